@@ -1,0 +1,65 @@
+// The kernels of one instruction set, as plain functions on numbers. They know no model and no threads.
+#pragma once
+
+#include <cstdint>
+
+#include "packed_matrix.h"
+
+namespace lpx {
+
+// Rows of activations, in the forms that matrix kernels read. Caller owns the buffers.
+struct Activations {
+    int64_t cols = 0;         // padded to a multiple of 32, padding zero
+    const float* f32 = nullptr;     // [rows][cols], always there
+    const int8_t* q8 = nullptr;     // [rows][cols], value = q8 * scale of its block, |q8| <= 127
+    const float* scale = nullptr;   // [rows][cols / 32]
+    const int16_t* sum = nullptr;   // [rows][cols / 16], sums of 16 q8 each
+};
+
+struct KernelTable {
+    const char* isa = nullptr;
+
+    // --- matrix.cpp ---
+    // out[r * out_stride + n] = sum_k w[n][k] * a[r][k] for rows r in [0, rows) and output rows n of the groups
+    // [group_begin, group_end). Each output is accumulated in one fixed order over k, whatever `rows` is (I1).
+    // `scratch` holds matmul_scratch_bytes(w) bytes, one per thread.
+    void (*matmul)(const PackedMatrix& w, int64_t group_begin, int64_t group_end, const Activations& a, int64_t rows,
+                   float* out, int64_t out_stride, void* scratch) = nullptr;
+    // Fills q8, scale and sum of `rows` rows of `cols` (padded) floats; each row alone (I1).
+    void (*quantize_rows)(const float* x, int64_t rows, int64_t cols, int8_t* q8, float* scale, int16_t* sum) = nullptr;
+
+    // --- elementwise.cpp ---
+    void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* out) = nullptr;  // one row
+    void (*add)(float* x, const float* y, int64_t n) = nullptr;                        // x += y
+    void (*scale)(float* x, float factor, int64_t n) = nullptr;                        // x *= factor
+    void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out) = nullptr;       // silu(gate) * up
+    void (*gelu_tanh_mul)(const float* gate, const float* up, int64_t n, float* out) = nullptr;  // gelu(gate) * up
+    void (*softcap)(float* x, float cap, int64_t n) = nullptr;                         // cap * tanh(x / cap)
+    // Rotates pairs (j, j + half) of one head in place; cos and sin have `half` values.
+    void (*rotate)(float* head, const float* cos, const float* sin, int64_t half) = nullptr;
+
+    // --- attention.cpp: see attention.h ---
+    void (*store_kv)(const struct KvBlockWrite&) = nullptr;
+    void (*attend)(const struct AttentionTask&) = nullptr;
+    void (*merge_splits)(const struct MergeTask&) = nullptr;
+
+    // --- sampling.cpp ---
+    float (*max_value)(const float* x, int64_t n) = nullptr;
+    // sum of exp(x[i] - shift), in a fixed order
+    float (*sum_exp)(const float* x, float shift, int64_t n) = nullptr;
+};
+
+// Bytes of scratch per thread that matmul needs for this matrix.
+size_t matmul_scratch_bytes(const PackedMatrix& w);
+
+// Kernel sets that are compiled in and that this machine can run, best first ("portable" is always last).
+struct IsaList {
+    const char* names[8];
+    int count;
+};
+IsaList available_isas();
+// The kernels of `name` (nullptr or "": LPX_ISA from the environment, else the best). Throws std::invalid_argument,
+// with the choices, for a name that is unknown or that this machine cannot run.
+const KernelTable& kernels_for(const char* name);
+
+}  // namespace lpx

@@ -1,0 +1,87 @@
+"""Every error that LPX raises on purpose.
+
+A message says what was wrong, with which value, and what to do about it. The command line turns an `LpxError` into
+its text and exit code; the service turns it into OpenAI's error object with `http_status`.
+"""
+
+from __future__ import annotations
+
+
+class LpxError(Exception):
+    """Base of all errors that LPX raises on purpose."""
+
+    exit_code = 1
+    http_status = 500
+    error_type = "server_error"
+
+
+class ModelNotFoundError(LpxError):
+    """The named model is neither a path nor a name in the model directory."""
+
+    http_status = 404
+    error_type = "invalid_request_error"
+
+
+class ModelFileError(LpxError):
+    """A model file is broken, hostile, cut off or of an unsupported kind; the message names the tensor or key."""
+
+
+class UnsupportedModelError(ModelFileError):
+    """The file is sound, but holds an architecture, type or option that LPX does not implement."""
+
+
+class TokenizerError(ModelFileError):
+    """The tokenizer data of a model cannot be used."""
+
+
+class DownloadError(LpxError):
+    """A model could not be fetched or its hash is wrong."""
+
+
+class ConfigError(LpxError):
+    """An option has a value that cannot be honoured."""
+
+    exit_code = 2
+
+
+class MemoryLimitError(ConfigError):
+    """Weights, KV cache and work buffers do not fit; the message holds the numbers."""
+
+    exit_code = 1
+
+
+class InvalidRequestError(LpxError):
+    """A request has a wrong value. `param` names it as the client spelled it."""
+
+    exit_code = 2
+    http_status = 400
+    error_type = "invalid_request_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class ChatTemplateError(InvalidRequestError):
+    """The model has no chat template, or its template refused the messages."""
+
+
+class ContextLengthError(InvalidRequestError):
+    """The prompt does not fit the context; the message holds both lengths."""
+
+    def __init__(self, message: str, *, param: str | None = "prompt") -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+
+
+class QueueFullError(LpxError):
+    """Too many requests are waiting."""
+
+    http_status = 429
+    error_type = "rate_limit_error"
+
+
+class EngineStoppedError(LpxError):
+    """The engine has shut down or failed, and takes no more requests."""
+
+    http_status = 503
