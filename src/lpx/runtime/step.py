@@ -81,6 +81,7 @@ class SequenceOutput:
     sampled_ids: list[int]  # length sample_rows
     logprobs: list[TokenLogprobs] | None  # length sample_rows when asked for
     scores: list[TokenLogprobs | None] | None  # length len(score_targets) when asked for
+    error: str | None = None  # what went wrong in these rows alone (NaN logits); the other sequences are unaffected
 
 
 @dataclass(slots=True)
