@@ -129,7 +129,7 @@ def write_gguf(
         values.setdefault("general.alignment", alignment)
     head = bytearray(b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(values)))
     for key, value in values.items():
-        head += _string(key, version) + encode_value(value)
+        head += _string(key) + encode_value(value)
     offset = 0
     for name, type_name, shape, data in tensors:
         dims = list(reversed([int(d) for d in shape]))

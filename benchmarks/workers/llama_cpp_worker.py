@@ -1,0 +1,122 @@
+"""llama.cpp behind the worker protocol, through llama-cpp-python's low-level batch API.
+
+Runs in the interpreter that has llama-cpp-python (`--peer-python`); numpy is the only other import.
+"""
+
+import ctypes
+import sys
+import time
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from protocol import serve
+
+
+class Peer:
+    """One model and one context; sequences are seq ids of the context."""
+
+    def __init__(self):
+        self.model = self.context = None
+        # A quiet log: llama.cpp prints hundreds of lines a load.
+        self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+
+    def load(self, model, threads, context=4096, sequences=16, batch=512):
+        started = time.perf_counter()
+        self.model = llama_cpp.llama_model_load_from_file(model.encode(), llama_cpp.llama_model_default_params())
+        if not self.model:
+            raise RuntimeError(f"llama.cpp cannot load {model}")
+        vocab = llama_cpp.llama_model_get_vocab(self.model)
+        self.vocab_size = llama_cpp.llama_vocab_n_tokens(vocab)
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = context * sequences
+        params.n_seq_max = sequences
+        params.n_batch = params.n_ubatch = batch
+        params.n_threads = params.n_threads_batch = threads
+        params.no_perf = True
+        self.batch_size = batch
+        self.context = llama_cpp.llama_init_from_model(self.model, params)
+        if not self.context:
+            raise RuntimeError("llama.cpp cannot make a context")
+        self.memory = llama_cpp.llama_get_memory(self.context)
+        self.greedy = llama_cpp.llama_sampler_init_greedy()
+        self.batch = llama_cpp.llama_batch_init(batch, 0, 1)
+        features = llama_cpp.llama_print_system_info().decode()
+        return {
+            "engine": f"llama.cpp (llama-cpp-python {llama_cpp.__version__})",
+            "isa": " ".join(part.split("=")[0].strip() for part in features.replace("CPU :", "").split("|")).strip(),
+            "threads": threads,
+            "seconds": time.perf_counter() - started,
+        }
+
+    def _decode(self, rows):
+        """`rows`: (token, position, sequence, wants logits)."""
+        self.batch.n_tokens = len(rows)
+        for i, (token, position, sequence, logits) in enumerate(rows):
+            self.batch.token[i] = token
+            self.batch.pos[i] = position
+            self.batch.n_seq_id[i] = 1
+            self.batch.seq_id[i][0] = sequence
+            self.batch.logits[i] = logits
+        status = llama_cpp.llama_decode(self.context, self.batch)
+        if status != 0:
+            raise RuntimeError(f"llama_decode returned {status}")
+
+    def _prefill(self, prompts):
+        """Feeds all prompts in full batches and returns the first greedy token of each."""
+        llama_cpp.llama_memory_clear(self.memory, True)
+        rows = [
+            (token, position, sequence, position == len(prompt) - 1)
+            for sequence, prompt in enumerate(prompts)
+            for position, token in enumerate(prompt)
+        ]
+        first = {}
+        for start in range(0, len(rows), self.batch_size):
+            chunk = rows[start : start + self.batch_size]
+            self._decode(chunk)
+            for i, (_, _, sequence, logits) in enumerate(chunk):
+                if logits:
+                    first[sequence] = llama_cpp.llama_sampler_sample(self.greedy, self.context, i)
+        return [first[sequence] for sequence in range(len(prompts))]
+
+    def generate(self, prompts, tokens):
+        """Greedy, end-of-sequence ignored: `tokens` tokens of every prompt, all sequences in one batch a step."""
+        started = time.perf_counter()
+        current = self._prefill(prompts)
+        prefilled = time.perf_counter()
+        outputs = [[token] for token in current]
+        for step in range(tokens - 1):
+            self._decode([(t, len(prompts[s]) + step, s, True) for s, t in enumerate(current)])
+            current = [llama_cpp.llama_sampler_sample(self.greedy, self.context, i) for i in range(len(current))]
+            for output, token in zip(outputs, current, strict=True):
+                output.append(token)
+        ended = time.perf_counter()
+        return {"prefill_seconds": prefilled - started, "decode_seconds": ended - prefilled, "token_ids": outputs}
+
+    def logprobs(self, windows, path):
+        """Writes float32 log-probabilities [rows, vocab] of every position of every window to `path` (.npy)."""
+        total = sum(len(window) for window in windows)
+        out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(total, self.vocab_size))
+        row = 0
+        for window in windows:
+            llama_cpp.llama_memory_clear(self.memory, True)
+            for start in range(0, len(window), self.batch_size):
+                chunk = window[start : start + self.batch_size]
+                self._decode([(token, start + i, 0, True) for i, token in enumerate(chunk)])
+                for i in range(len(chunk)):
+                    pointer = llama_cpp.llama_get_logits_ith(self.context, i)
+                    logits = np.ctypeslib.as_array(pointer, shape=(self.vocab_size,)).astype(np.float64)
+                    logits -= logits.max()
+                    out[row] = logits - np.log(np.exp(logits).sum())
+                    row += 1
+        out.flush()
+        return {"rows": row}
+
+
+if __name__ == "__main__":
+    peer = Peer()
+    serve({"load": peer.load, "generate": peer.generate, "logprobs": peer.logprobs})
