@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention.h"
 #include "packed_matrix.h"
 
 namespace lpx {
@@ -15,6 +16,8 @@ struct Activations {
     const float* scale = nullptr;   // [rows][cols / 32]
     const int16_t* sum = nullptr;   // [rows][cols / 16], sums of 16 q8 each
 };
+
+inline constexpr int kMaximaBlock = 64;  // logits that share a maximum, see block_maxima
 
 struct KernelTable {
     const char* isa = nullptr;
@@ -39,12 +42,13 @@ struct KernelTable {
     void (*rotate)(float* head, const float* cos, const float* sin, int64_t half) = nullptr;
 
     // --- attention.cpp: see attention.h ---
-    void (*store_kv)(const struct KvBlockWrite&) = nullptr;
-    void (*attend)(const struct AttentionTask&) = nullptr;
-    void (*merge_splits)(const struct MergeTask&) = nullptr;
+    void (*store_kv)(const KvWrite&) = nullptr;
+    void (*attend)(const AttentionTask&) = nullptr;
+    void (*merge_split)(const MergeTask&) = nullptr;
 
     // --- sampling.cpp ---
-    float (*max_value)(const float* x, int64_t n) = nullptr;
+    // maxima[b] = largest of x[64 b, 64 b + 64) (the last block may be short); false when one of the values is NaN.
+    bool (*block_maxima)(const float* x, int64_t n, float* maxima) = nullptr;
     // sum of exp(x[i] - shift), in a fixed order
     float (*sum_exp)(const float* x, float shift, int64_t n) = nullptr;
 };
