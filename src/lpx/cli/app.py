@@ -1,0 +1,80 @@
+"""The commands put together, and how they end: exit codes, error lines, interrupts, closed pipes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from lpx.cli import chat, models, run, serve
+from lpx.errors import LpxError
+
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+class _Commands(TyperGroup):
+    """Turns whatever ends a command into one line and an exit code; LPX_DEBUG=1 shows the traceback instead."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except LpxError as error:
+            if os.environ.get("LPX_DEBUG", "0") not in ("", "0"):
+                raise
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except BrokenPipeError:
+            # The reader has gone: nothing more to say to it, at interpreter exit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(EXIT_BROKEN_PIPE) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Fast decoding of small language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("chat")(chat.chat)
+app.command("serve")(serve.serve)
+app.add_typer(models.app, name="models")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"lpx {version('lpx')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def run_app() -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets "?" for it instead of the end of the program.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        app(prog_name="lpx")
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(0)

@@ -1,0 +1,107 @@
+"""From the options to a loaded engine: the default model, pulling what is absent, progress on the way."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lpx.cli.option_groups import ModelOptions
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from lpx.engine.engine import Engine
+    from lpx.engine.outputs import EngineInfo
+    from lpx.options import EngineOptions
+
+_QUIET_SECONDS = 1.0  # loading that takes less shows no bar
+
+
+def resolve_engine_options(options: ModelOptions, **more: Any) -> EngineOptions:
+    """The engine's options with a model that is there: no model means the default one, and a name of the catalog that
+    is absent is pulled."""
+    from lpx import store
+
+    folder = store.models_dir(options.models_dir)
+    model = options.model or store.DEFAULT_MODEL
+    if model in store.CATALOG and not Path(model).exists() and store.find_stored(model, folder) is None:
+        pull_with_progress(model, folder)
+    return options.engine_options(model, folder, **more)
+
+
+def load_engine(options: EngineOptions) -> Engine:
+    """Load the model, with a bar on a terminal when it takes long."""
+    from lpx.engine.engine import Engine
+
+    with ByteProgress(f"loading {_short_name(options.model)}", quiet_seconds=_QUIET_SECONDS) as bar:
+        return Engine.load(options, progress=bar.update)
+
+
+def pull_with_progress(name: str, folder: Path) -> Path:
+    from lpx import store
+
+    entry = store.catalog_entry(name)
+    present = store.find_stored(name, folder) is not None
+    if not present:
+        print(f"pulling {entry.title} ({entry.licence}, {entry.file_bytes / 1e6:.0f} MB)", file=sys.stderr)
+    with ByteProgress("downloading") as bar:
+
+        def show(phase: str, done: int, total: int) -> None:
+            bar.describe("waiting for another pull of this model" if phase == "waiting" else phase)
+            bar.update(done, total)
+
+        return store.pull(name, folder, show)
+
+
+def describe_in_use(info: EngineInfo) -> str:
+    """What is really in use, as one line."""
+    kv_tokens = info.num_blocks * info.block_size
+    return (
+        f"{info.model} ({info.architecture}) · {info.quantization} · {info.device} {info.isa}, {info.threads} "
+        f"{'thread' if info.threads == 1 else 'threads'} · weights {info.weight_bytes / 2**20:.0f} MiB · "
+        f"KV {info.kv_cache_dtype} {info.kv_bytes / 2**20:.0f} MiB, {kv_tokens} tokens · context {info.max_model_len}"
+    )
+
+
+class ByteProgress:
+    """A progress bar in bytes on stderr, only where that is a terminal, and only after `quiet_seconds`."""
+
+    def __init__(self, description: str, quiet_seconds: float = 0.0) -> None:
+        self._description = description
+        self._show_after = time.monotonic() + quiet_seconds if sys.stderr.isatty() else float("inf")
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> ByteProgress:
+        return self
+
+    def __exit__(self, *ending: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def describe(self, description: str) -> None:
+        self._description = description
+
+    def update(self, done: int, total: int) -> None:
+        if self._bar is None:
+            if time.monotonic() < self._show_after:
+                return
+            self._start()
+        assert self._bar is not None
+        assert self._task is not None
+        self._bar.update(self._task, description=self._description, completed=done, total=total or None)
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(self._description, total=None)
+        self._bar.start()
+
+
+def _short_name(model: str) -> str:
+    return Path(model).stem or model
