@@ -25,7 +25,7 @@ TOKEN_BYTE = 6
 
 @dataclass(frozen=True, slots=True)
 class HfTokenizerSource:
-    """A Hugging Face folder: `tokenizer.json`, with `tokenizer_config.json` and `special_tokens_map.json` if present."""
+    """A Hugging Face folder: `tokenizer.json`, with the two JSON files beside it where present."""
 
     path: Path  # the tokenizer.json
     tokenizer_config: Mapping[str, Any] = field(default_factory=dict)
@@ -61,13 +61,9 @@ class GgufTokenizerSource:
     eot_id: int | None = None
     eom_id: int | None = None
     mask_id: int | None = None
+    eos_ids: frozenset[int] = frozenset()  # eos, eot, eom, and control tokens whose text is known to end a turn
     vocab_rows: int = 0  # rows of the embedding, at least len(tokens)
     kind: Literal["gguf"] = "gguf"
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        """The ids that end a turn by the file's own keys: eos, eot and eom."""
-        return frozenset(i for i in (self.eos_id, self.eot_id, self.eom_id) if i is not None)
 
 
 TokenizerSource: TypeAlias = HfTokenizerSource | GgufTokenizerSource
