@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lpx.cli.option_groups import ModelOptions
 
@@ -19,16 +19,27 @@ if TYPE_CHECKING:
 _QUIET_SECONDS = 1.0  # loading that takes less shows no bar
 
 
-def resolve_engine_options(options: ModelOptions, **more: Any) -> EngineOptions:
+def resolve_engine_options(options: ModelOptions, served_model_name: str | None = None) -> EngineOptions:
     """The engine's options with a model that is there: no model means the default one, and a name of the catalog that
-    is absent is pulled."""
+    is absent is pulled. A model of the store is served under the name it has there."""
     from lpx import store
 
     folder = store.models_dir(options.models_dir)
     model = options.model or store.DEFAULT_MODEL
-    if model in store.CATALOG and not Path(model).exists() and store.find_stored(model, folder) is None:
+    if needs_pull(options):
         pull_with_progress(model, folder)
-    return options.engine_options(model, folder, **more)
+    if served_model_name is None and not Path(model).exists() and store.find_stored(model, folder) is not None:
+        served_model_name = model
+    return options.engine_options(model, folder, served_model_name=served_model_name)
+
+
+def needs_pull(options: ModelOptions) -> bool:
+    """Whether the model is one of the catalog's and neither a path nor in the model folder."""
+    from lpx import store
+
+    model = options.model or store.DEFAULT_MODEL
+    folder = store.models_dir(options.models_dir)
+    return model in store.CATALOG and not Path(model).exists() and store.find_stored(model, folder) is None
 
 
 def load_engine(options: EngineOptions) -> Engine:

@@ -3,8 +3,9 @@
 `catalog` knows what can be fetched, `folder` reads what is there, `pull` brings one into the other.
 """
 
+from lpx.model.models_dir import models_dir
 from lpx.store.catalog import CATALOG, DEFAULT_MODEL, CatalogEntry, catalog_entry
-from lpx.store.folder import StoredModel, find_stored, list_models, models_dir
+from lpx.store.folder import StoredModel, find_stored, list_models
 from lpx.store.pull import PullProgress, pull
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The model folder: where it lies and what it holds.
+"""What the model folder holds.
 
 Layout: `<models_dir>/<name>/<file>` with a `manifest.json` beside the file for what was pulled; a `.gguf` put there by
 hand and a Hugging Face folder count as models too. Names that begin with a dot are the store's own (locks and
@@ -8,7 +8,6 @@ unfinished pulls).
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,16 +27,6 @@ class StoredModel:
     source: str | None = None
     sha256: str | None = None
     created: str | None = None  # ISO 8601, UTC
-
-
-def models_dir(override: str | os.PathLike[str] | None = None) -> Path:
-    """The model folder: `override`, else LPX_MODELS_DIR, else `lpx/models` in the user's cache. It need not exist."""
-    chosen = os.fspath(override) if override else os.environ.get("LPX_MODELS_DIR")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    import platformdirs
-
-    return platformdirs.user_cache_path("lpx") / "models"
 
 
 def list_models(folder: Path) -> list[StoredModel]:
