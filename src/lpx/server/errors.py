@@ -1,0 +1,109 @@
+"""Errors as OpenAI's clients know them: `{"error": {"message", "type", "param", "code"}}`, for everything.
+
+Nothing that the client sent is repeated, and nothing internal is told: an unexpected exception becomes a fixed text,
+and the log gets its kind and its frames, but not its message, which may hold a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from typing import Any
+
+from starlette.responses import Response
+
+from lpx.errors import InvalidRequestError, LpxError
+
+logger = logging.getLogger("lpx.server")
+
+_MAX_MESSAGE = 1000  # characters; error bodies stay far below 4 KB even when every one is escaped
+_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class HttpError(Exception):
+    """A refusal by the HTTP layer itself: wrong path, wrong type of body, too large, not ready."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = headers
+
+
+def clip(text: str, limit: int) -> str:
+    """`text` cut to `limit` characters, with an ellipsis where something is missing."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def error_type(status: int) -> str:
+    if status >= 500:
+        return "server_error"
+    return _TYPES.get(status, "invalid_request_error")
+
+
+def error_object(
+    status: int, message: str, *, param: str | None = None, code: str | None = None, type_: str | None = None
+) -> dict[str, Any]:
+    """OpenAI's error object; `code` falls back to null as OpenAI's does."""
+    return {
+        "error": {
+            "message": clip(message, _MAX_MESSAGE),
+            "type": type_ or error_type(status),
+            "param": clip(param, 100) if param is not None else None,
+            "code": code,
+        }
+    }
+
+
+def error_response(
+    status: int,
+    message: str,
+    *,
+    param: str | None = None,
+    code: str | None = None,
+    type_: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    # ASCII only: a message may name a field whose name is a lone surrogate, which UTF-8 cannot carry.
+    body = json.dumps(error_object(status, message, param=param, code=code, type_=type_), ensure_ascii=True)
+    return Response(body.encode("ascii"), status_code=status, headers=headers, media_type="application/json")
+
+
+def describe(exc: BaseException) -> tuple[int, dict[str, Any], dict[str, str] | None]:
+    """Status, error object and headers for an exception; logs what the client is not told."""
+    if isinstance(exc, HttpError):
+        return exc.status, error_object(exc.status, exc.message, param=exc.param, code=exc.code), exc.headers
+    if isinstance(exc, InvalidRequestError):
+        status = exc.http_status
+        return status, error_object(status, str(exc), param=exc.param, code=exc.code, type_=exc.error_type), None
+    if isinstance(exc, LpxError) and exc.http_status < 500:
+        status = exc.http_status
+        headers = {"retry-after": "1"} if status == 429 else None
+        return status, error_object(status, str(exc), type_=exc.error_type), headers
+    if isinstance(exc, LpxError) and exc.http_status == 503:
+        return 503, error_object(503, "The engine has stopped and takes no requests. Restart the server."), None
+    log_exception(exc)
+    return 500, error_object(500, "An internal error occurred. The server's log tells where."), None
+
+
+def exception_response(exc: BaseException) -> Response:
+    status, body, headers = describe(exc)
+    data = json.dumps(body, ensure_ascii=True).encode("ascii")
+    return Response(data, status_code=status, headers=headers, media_type="application/json")
+
+
+def log_exception(exc: BaseException) -> None:
+    """Log kind and frames of an unexpected exception; its message is left out, since it may quote user text."""
+    frames = "".join(traceback.format_tb(exc.__traceback__))
+    logger.error("unexpected %s while serving a request\n%s", type(exc).__name__, frames.rstrip())

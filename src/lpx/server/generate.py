@@ -1,0 +1,75 @@
+"""`POST /generate`: one prompt in, one answer out, with the figures that tell where the time went.
+
+Streamed, each event holds the new text; the last one before `[DONE]` holds `finish_reason`, `usage` and `timings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from lpx.server.generation import Choice, Generation
+from lpx.server.limits import read_request
+from lpx.server.openai_logprobs import chat_logprobs, prompt_logprobs_json
+from lpx.server.request_log import Call
+from lpx.server.schemas import GenerateRequest
+from lpx.server.service import service_of
+from lpx.server.streaming import EventStream, answer_json, event, timings_json
+
+router = APIRouter()
+
+
+@router.post("/generate")
+async def generate(request: Request) -> Response:
+    service = service_of(request)
+    engine = service.engine
+    wanted = await read_request(request, service.settings, GenerateRequest.parse)
+    service.check_model(wanted.model)
+    params = wanted.sampling_params(max_tokens=wanted.token_limit, logprobs=wanted.logprobs)
+    given = wanted.prompt[0]
+    prompt = await engine.encode_prompt(given) if isinstance(given, str) else given
+    call = service.call(request, "gen", wanted.streams)
+    generation = Generation.start(engine, [prompt], params, call.id)
+    if wanted.streams:
+        return EventStream(call, generation, _events(wanted, call, generation))
+    return await answer_json(request, call, generation, lambda choices: _body(wanted, call, generation, choices[0]))
+
+
+def _body(wanted: GenerateRequest, call: Call, generation: Generation, choice: Choice) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "id": call.id,
+        "model": call.model,
+        "text": choice.text,
+        "token_ids": choice.token_ids,
+        "finish_reason": choice.finish_reason,
+        "stop_reason": choice.stop_reason,
+        "usage": generation.usage.as_json(),
+        "timings": timings_json(generation),
+    }
+    if choice.logprobs is not None:
+        body["logprobs"] = chat_logprobs(choice.token_ids, choice.logprobs, wanted.logprobs or 0)
+    if wanted.prompt_logprobs is not None:
+        body["prompt_logprobs"] = prompt_logprobs_json(generation.prompt_logprobs[0])
+    return body
+
+
+async def _events(wanted: GenerateRequest, call: Call, generation: Generation) -> AsyncGenerator[bytes, None]:
+    async for _, delta in generation.deltas():
+        if not delta.text and not delta.token_ids and delta.finish_reason is None:
+            continue
+        news: dict[str, Any] = {"text": delta.text, "token_ids": delta.token_ids}
+        if delta.logprobs:
+            news["logprobs"] = chat_logprobs(delta.token_ids, delta.logprobs, wanted.logprobs or 0)
+        if delta.finish_reason is not None:
+            news |= {
+                "id": call.id,
+                "model": call.model,
+                "finish_reason": delta.finish_reason,
+                "stop_reason": delta.stop_reason,
+                "usage": generation.usage.as_json(),
+                "timings": timings_json(generation),
+            }
+        yield event(news)

@@ -1,0 +1,159 @@
+"""The engine requests behind one HTTP request: submitted together, read together, ended together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lpx.engine.outputs import RequestDelta, Timings, TokenLogprobDict
+from lpx.engine.sampling_params import SamplingParams
+from lpx.errors import EngineStoppedError
+
+if TYPE_CHECKING:
+    from lpx.engine.async_engine import AsyncEngine, RequestStream
+
+
+class RequestAborted(EngineStoppedError):
+    """The engine ended a request before it was done (the server is shutting down)."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """One finished answer."""
+
+    index: int  # over all prompts: prompt index * n + choice
+    prompt_index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobDict] | None
+    finish_reason: str
+    stop_reason: int | str | None
+
+
+@dataclass(slots=True)
+class Usage:
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def as_json(self) -> dict[str, int]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+
+@dataclass(slots=True)
+class Generation:
+    """Running requests, one per prompt. Use as an async context manager: leaving it aborts whatever still runs."""
+
+    engine: AsyncEngine
+    streams: list[RequestStream]
+    n: int
+    usage: Usage
+    prompt_logprobs: list[list[TokenLogprobDict | None] | None]
+    timings: Timings | None = None  # of the request, when it is a single one
+    finish_reasons: list[str] = field(default_factory=list)
+    _pumps: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @classmethod
+    def start(
+        cls, engine: AsyncEngine, prompts: Sequence[list[int]], params: SamplingParams, request_id: str
+    ) -> Generation:
+        """Submit every prompt or none. Raises what `AsyncEngine.submit` raises."""
+        streams: list[RequestStream] = []
+        try:
+            for index, prompt in enumerate(prompts):
+                name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
+                streams.append(engine.submit(prompt, params, request_id=name))
+        except BaseException:
+            for stream in streams:
+                stream.abort()
+            raise
+        usage = Usage(prompt_tokens=sum(map(len, prompts)))
+        return cls(engine, streams, params.n, usage, [None] * len(prompts))
+
+    async def __aenter__(self) -> Generation:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for stream in self.streams:
+            stream.abort()
+        for pump in self._pumps:
+            pump.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await pump
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
+        """(prompt index, delta) of all requests as they come, until every choice has ended.
+
+        Raises the engine's error when a choice ends by one, and `RequestAborted` when the engine gave it up.
+        """
+        remaining = self.n * len(self.streams)
+        async for prompt_index, delta in self._merged():
+            self.usage.completion_tokens += len(delta.token_ids)
+            if delta.prompt_logprobs is not None:
+                self.prompt_logprobs[prompt_index] = delta.prompt_logprobs
+            if delta.finish_reason is not None:
+                self.finish_reasons.append(delta.finish_reason)
+                if delta.finish_reason == "error":
+                    raise delta.error or EngineStoppedError("The engine failed.")
+                if delta.finish_reason == "abort":
+                    raise RequestAborted("The request was ended before it was done.")
+                if len(self.streams) == 1:
+                    self.timings = delta.timings
+                remaining -= 1
+            yield prompt_index, delta
+            if not remaining:
+                return
+        raise RequestAborted("The request was ended before it was done.")
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
+        if len(self.streams) == 1:
+            async for delta in self.streams[0]:
+                yield 0, delta
+            return
+        queue: asyncio.Queue[tuple[int, RequestDelta] | Exception | None] = asyncio.Queue()
+
+        async def pump(index: int, stream: RequestStream) -> None:
+            try:
+                async for delta in stream:
+                    queue.put_nowait((index, delta))
+                queue.put_nowait(None)
+            except Exception as exc:
+                queue.put_nowait(exc)
+
+        self._pumps += [asyncio.create_task(pump(index, stream)) for index, stream in enumerate(self.streams)]
+        running = len(self._pumps)
+        while running:
+            item = await queue.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield item
+
+    async def collect(self) -> list[Choice]:
+        """All choices, in order of their index."""
+        parts: dict[int, list[RequestDelta]] = {}
+        async for prompt_index, delta in self.deltas():
+            parts.setdefault(prompt_index * self.n + delta.index, []).append(delta)
+        choices = []
+        for index, group in sorted(parts.items()):
+            logprobs = [entry for delta in group for entry in delta.logprobs or ()]
+            choices.append(
+                Choice(
+                    index=index,
+                    prompt_index=index // self.n,
+                    text="".join(delta.text for delta in group),
+                    token_ids=[token_id for delta in group for token_id in delta.token_ids],
+                    logprobs=logprobs if any(delta.logprobs is not None for delta in group) else None,
+                    finish_reason=group[-1].finish_reason or "stop",
+                    stop_reason=group[-1].stop_reason,
+                )
+            )
+        return choices

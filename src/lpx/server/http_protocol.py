@@ -1,0 +1,138 @@
+"""uvicorn with bounds on the head of a request, errors in OpenAI's shape, and no polling while idle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Generator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from lpx.server.errors import error_object
+
+MAX_URL_BYTES = 8 * 1024
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 200
+HEAD_TIMEOUT_S = 20.0  # from the connection, or from the first byte of a further request, to the end of its head
+
+_REASONS = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 431: "Request Header Fields Too Large"}
+
+
+class _HeadError(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """Refuses heads that are too large, have too many fields, or do not come to an end."""
+
+    _head_bytes = 0
+    _in_head = True
+    _head_timer: asyncio.TimerHandle | None = None
+    _refusal: _HeadError | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            return  # refused already; what else was on its way is dropped
+        if self._in_head:
+            # Also bounds one endless field, which the parser would go on collecting.
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES + 256 * 1024:  # the last piece may hold a part of the body
+                self._refuse(_HeadError(431, "The headers are too large."))
+                return
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = 0
+        self._fields_bytes = 0
+        if self._head_timer is None:
+            self._arm()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > MAX_URL_BYTES:
+            raise self._note(_HeadError(414, "The URL is too long."))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._fields_bytes += len(name) + len(value)
+        if self._fields_bytes > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+            raise self._note(_HeadError(431, "The headers are too large or too many."))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._disarm()
+        super().on_headers_complete()
+
+    def _note(self, refusal: _HeadError) -> _HeadError:
+        self._refusal = refusal
+        return refusal
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by the parser for whatever it cannot accept; `msg` is uvicorn's own fixed text."""
+        self._refuse(self._refusal or _HeadError(400, "This is not a valid HTTP request."))
+
+    def _refuse(self, refusal: _HeadError) -> None:
+        self._refusal = refusal
+        self._disarm()
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:  # else an answer is under way and cannot be replaced
+            body = json.dumps(error_object(refusal.status, str(refusal))).encode()
+            head = (
+                f"HTTP/1.1 {refusal.status} {_REASONS[refusal.status]}\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _arm(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
+
+    def _disarm(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_timed_out(self) -> None:
+        self._head_timer = None
+        self._refuse(_HeadError(408, "The request did not come to its end in time."))
+
+
+class QuietServer(uvicorn.Server):
+    """Wakes once a second (for the Date header) instead of ten times, and leaves signals to its owner.
+
+    uvicorn would raise a caught signal again at the end, and the exit code would not be 0.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._exit = asyncio.Event()
+
+    def exit_soon(self) -> None:
+        """Begin the graceful end. To be called on the server's event loop."""
+        self.should_exit = True
+        self._exit.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._exit.wait(), 1.0)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield

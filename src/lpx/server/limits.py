@@ -1,0 +1,184 @@
+"""What is refused before a request is understood: foreign hosts, wrong types, bodies too large, too deep or too slow.
+
+There is no CORS: a browser page of another origin can neither read answers nor pass the preflight that a JSON body
+needs. The Host check closes the other way in, DNS rebinding, where the foreign page becomes same-origin by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from lpx.server.errors import HttpError, clip
+from lpx.server.settings import ServerSettings
+
+_R = TypeVar("_R")
+_LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost", "localhost.localdomain"})
+_NOT_BRACKET = re.compile(r"[^\[\]{}]+")
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._\-]{1,64}\Z")
+_OFF_LOOP_BYTES = 32 * 1024  # bodies above this are parsed in a worker thread
+
+
+def host_allowed(host: str, allowed: tuple[str, ...] = ()) -> bool:
+    """Whether a Host header is a loopback name, an IP literal or a configured name (port ignored)."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        name, bracket, rest = name[1:].partition("]")
+        if not bracket or (rest and not re.fullmatch(r":\d{1,5}", rest)):
+            return False
+        return _is_ip(name)
+    name, _, port = name.partition(":")
+    if port and not re.fullmatch(r"\d{1,5}", port):
+        return False
+    name = name.removesuffix(".")
+    return name in _LOOPBACK_NAMES or name.endswith(".localhost") or name in allowed or _is_ip(name)
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def safe_request_id(value: str | None) -> str | None:
+    """A client's request id if it is a short plain token, else None: it goes into logs and headers."""
+    return value if value is not None and _SAFE_REQUEST_ID.match(value) else None
+
+
+async def read_request(request: Request, settings: ServerSettings, parse: Callable[[dict[str, Any]], _R]) -> _R:
+    """The request body, read, parsed as a JSON object and validated by `parse`.
+
+    Lone surrogates (legal in JSON, not encodable) become U+FFFD, in every string and everywhere alike. Raises
+    `HttpError`: 415 wrong content type, 413 too large, 408 too slow, 400 no sound JSON object; and what `parse` does.
+    """
+    _check_content_type(request)
+    body = await _read_body(request, settings)
+
+    def work() -> _R:
+        return parse(parse_json_object(body, settings.max_json_depth))
+
+    return await asyncio.to_thread(work) if len(body) > _OFF_LOOP_BYTES else work()
+
+
+def _check_content_type(request: Request) -> None:
+    kind, _, params = request.headers.get("content-type", "").partition(";")
+    kind = kind.strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise HttpError(415, "The body must be JSON: send the header 'Content-Type: application/json'.")
+    charset = re.search(r"charset\s*=\s*\"?([\w.\-]+)", params, re.I)
+    if charset and charset[1].lower() not in ("utf-8", "utf8", "us-ascii"):
+        raise HttpError(415, "The body must be UTF-8: leave the charset out of Content-Type, or say utf-8.")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise HttpError(415, "Compressed bodies are not accepted: send the body without Content-Encoding.")
+
+
+async def _read_body(request: Request, settings: ServerSettings) -> bytes:
+    limit = settings.max_body_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and (len(declared) > 15 or int(declared) > limit):
+        raise _too_large(limit)
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        try:
+            message = await asyncio.wait_for(request.receive(), settings.body_timeout_s)
+        except asyncio.TimeoutError:
+            raise HttpError(
+                408,
+                f"No part of the body came for {settings.body_timeout_s:g} s.",
+                headers={"connection": "close"},
+            ) from None
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > limit:  # counted here too, because a chunked body declares nothing
+            raise _too_large(limit)
+        if piece:
+            pieces.append(piece)
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+def _too_large(limit: int) -> HttpError:
+    return HttpError(413, f"The body is larger than the limit of {limit} bytes.", code="request_too_large")
+
+
+def parse_json_object(body: bytes, max_depth: int) -> dict[str, Any]:
+    """Strict JSON: UTF-8, an object at the top, no duplicate keys, no NaN, nesting up to `max_depth`."""
+    if not body.strip():
+        raise HttpError(400, "The body is empty; a JSON object is needed.", code="invalid_json")
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise HttpError(400, f"The body is not UTF-8 (byte {exc.start}).", code="invalid_json") from None
+    _check_depth(text, max_depth)
+    try:
+        value = json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_no_constant, parse_float=_finite)
+    except json.JSONDecodeError as exc:
+        where = f"line {exc.lineno} column {exc.colno}"
+        raise HttpError(400, f"The body is not valid JSON: {exc.msg} at {where}.", code="invalid_json") from None
+    except (ValueError, RecursionError):  # an integer of thousands of digits; nesting beyond the interpreter's own
+        raise HttpError(400, "The body is not valid JSON: a number or the nesting is too long.") from None
+    if not isinstance(value, dict):
+        raise HttpError(400, "The body must be a JSON object.", code="invalid_json")
+    checked: dict[str, Any] = _without_lone_surrogates(value) if _SURROGATE_ESCAPE.search(text) else value
+    return checked
+
+
+def _check_depth(text: str, max_depth: int) -> None:
+    """Refuse deep nesting in linear time and constant stack, before the parser recurses."""
+    if text.count("[") + text.count("{") <= max_depth:
+        return
+    unescaped = text.replace("\\\\", "").replace('\\"', "")  # the quotes that are left open and close strings
+    brackets = _NOT_BRACKET.sub("", "".join(unescaped.split('"')[::2]))
+    for _ in range(max_depth):  # each round removes the innermost level (two of them where lists and objects alternate)
+        brackets = brackets.replace("[]", "").replace("{}", "")
+        if not brackets:
+            return
+    raise HttpError(
+        400, f"The JSON is nested deeper than {max_depth} levels, or its brackets do not match.", code="invalid_json"
+    )
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise HttpError(400, f"The key {clip(key, 64)!r} stands twice in one object.", param=key)
+            seen.add(key)
+    return result
+
+
+def _no_constant(name: str) -> float:
+    raise HttpError(400, f"The body is not valid JSON: {name} is not a JSON number.", code="invalid_json")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise HttpError(400, "The body holds a number beyond the range of a double.", code="invalid_json")
+    return value
+
+
+def _without_lone_surrogates(value: Any) -> Any:
+    # Depth is bounded by max_json_depth, so recursion is too. Pairs were joined by the JSON parser already.
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_without_lone_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_SURROGATE.sub("\ufffd", key): _without_lone_surrogates(item) for key, item in value.items()}
+    return value

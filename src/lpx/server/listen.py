@@ -1,0 +1,70 @@
+"""The listening socket: taken before anything slow happens, and a clear word when somebody else has it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import socket
+
+from lpx.errors import ConfigError, LpxError
+
+_BACKLOG = 1024
+
+
+class PortInUseError(LpxError):
+    """Another process listens on the port."""
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens on `host`:`port` (port 0: a free one).
+
+    It listens at once, so that a second server started meanwhile cannot take the same port; connections wait in the
+    backlog until the event loop accepts them. Raises `PortInUseError` with the holder where it can be known, and
+    `ConfigError` for a host or port that cannot be used.
+    """
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"port {port} is not a port number; use 0 to 65535")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as exc:
+        raise ConfigError(f"host {host!r} cannot be resolved: {exc}") from exc
+    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # Connections of a server that just ended (TIME_WAIT) must not block its successor; a listener still does.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as exc:
+        listener.close()
+        if exc.errno == errno.EADDRINUSE:
+            raise PortInUseError(
+                f"port {port} on {host} is in use{_holder(port)}; stop that process or choose another --port"
+            ) from exc
+        if exc.errno == errno.EACCES:
+            raise ConfigError(f"port {port} may not be used by this user; choose one above 1023") from exc
+        raise ConfigError(f"cannot listen on {host} port {port}: {exc.strerror}") from exc
+    return listener
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only this machine can reach the socket."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def _holder(port: int) -> str:
+    """The process that listens on `port`, as " by process PID (name)"; empty when the system does not tell."""
+    import psutil  # type: ignore[import-untyped]
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+                if connection.pid is None:
+                    continue
+                name = ""
+                with contextlib.suppress(psutil.Error):
+                    name = f" ({psutil.Process(connection.pid).name()})"
+                return f" by process {connection.pid}{name}"
+    return ""

@@ -1,0 +1,210 @@
+"""`lpx serve`: take the port, load the model, answer, and end cleanly.
+
+The port comes first: a busy one ends the process at once instead of after a long load, and /health says "loading"
+from the first moment. The exit code is 0 after SIGTERM or SIGINT, and the error's when the model cannot be
+loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from lpx.errors import ConfigError, LpxError
+from lpx.server.listen import bind_socket, is_loopback
+from lpx.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from lpx.engine.async_engine import AsyncEngine
+    from lpx.options import EngineOptions
+    from lpx.server.http_protocol import QuietServer
+    from lpx.server.service import Progress, Service
+
+logger = logging.getLogger("lpx.server")
+
+_CLEANUP_S = 5.0  # after the grace period, for aborted requests to tell their clients
+
+
+def serve(
+    options: EngineOptions,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    *,
+    insecure_no_auth: bool = False,
+    settings: ServerSettings | None = None,
+    access_log: bool = False,
+) -> int:
+    """Serve a model until SIGTERM or SIGINT; returns the exit code.
+
+    Prints errors to stderr instead of raising them. A host that other machines can reach is refused unless
+    `insecure_no_auth` is set, since there are no API keys yet.
+    """
+    try:
+        listener = bind_socket(host, port)
+        if not is_loopback(listener):
+            if not insecure_no_auth:
+                listener.close()
+                raise ConfigError(
+                    f"host {host} can be reached by other machines, and this version has no API keys: keep 127.0.0.1, "
+                    "or add --insecure-no-auth if the network is trusted"
+                )
+            logger.warning("anybody who reaches %s can use this server: it has no API keys", host)
+    except LpxError as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        return exc.exit_code
+    _set_up_logging(access_log)
+    return _serve_on(listener, options, settings or ServerSettings(), access_log)
+
+
+def _set_up_logging(access_log: bool) -> None:
+    if not logging.getLogger().handlers:
+        logging.basicConfig(
+            level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+    for name in ("uvicorn", "uvicorn.error", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.CRITICAL)
+
+
+def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerSettings, access_log: bool) -> int:
+    import uvicorn
+
+    from lpx.server.app import create_app
+    from lpx.server.http_protocol import BoundedHttpProtocol, QuietServer
+
+    app = create_app(_loader(options), settings)
+    config = uvicorn.Config(
+        app,
+        loop="auto",  # uvloop where there is one
+        http=BoundedHttpProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=access_log,
+        server_header=False,
+        proxy_headers=False,
+        backlog=1024,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=int(settings.grace_seconds + _CLEANUP_S) + 1,
+    )
+    server = QuietServer(config)
+    service: Service = app.state.service
+
+    async def run() -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _stop, server, service, number)
+        watch = asyncio.create_task(_watch_loading(server, service, app, listener))
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            watch.cancel()
+        if service.load_error is not None:
+            return _report(service.load_error)
+        return 0
+
+    factory = config.get_loop_factory() if hasattr(config, "get_loop_factory") else None
+    code = _run(run(), factory)
+    if service.is_loading_thread_alive:
+        # The thread is inside native code and cannot be interrupted; unwinding the interpreter under it would crash.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _run(main: Any, factory: Any) -> int:
+    if factory is None:
+        result: int = asyncio.run(main)
+        return result
+    loop = factory()
+    asyncio.set_event_loop(loop)
+    try:
+        result = loop.run_until_complete(main)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        return result
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def _loader(options: EngineOptions) -> Any:
+    def load(progress: Progress) -> AsyncEngine:
+        from lpx.engine.async_engine import AsyncEngine
+        from lpx.engine.engine import Engine
+
+        begin = time.perf_counter()
+        last = 0
+
+        def note(done: int, total: int) -> None:
+            nonlocal last
+            progress(done, total)
+            percent = 100 * done // total if total else 0
+            if percent >= last + 25 and percent < 100:
+                last = percent
+                logger.info("loading %s: %d %%", options.model, percent)
+
+        engine = AsyncEngine.start(Engine.load(options, note))
+        logger.info("loaded %s in %.2f s", engine.info.model, time.perf_counter() - begin)
+        return engine
+
+    return load
+
+
+async def _watch_loading(server: QuietServer, service: Service, app: Any, listener: socket.socket) -> None:
+    """Announce readiness, or end the server when the model cannot be loaded."""
+    name = listener.getsockname()
+    shown = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+    logger.info("listening on http://%s (loading the model; /health says when it is ready)", shown)
+    while not hasattr(app.state, "loaded"):
+        await asyncio.sleep(0.01)
+    await asyncio.wait({app.state.loaded})
+    if service.load_error is not None:
+        server.exit_soon()
+    elif service.state == "ok":
+        info = service.engine.info
+        logger.info(
+            "ready on http://%s: model %s, %s on %s (%s, %d threads), context %d, KV cache %d blocks of %d (%s)",
+            shown,
+            info.model,
+            info.quantization,
+            info.device,
+            info.isa,
+            info.threads,
+            info.max_model_len,
+            info.num_blocks,
+            info.block_size,
+            info.kv_cache_dtype,
+        )
+
+
+def _stop(server: QuietServer, service: Service, number: int) -> None:
+    """First signal: finish what runs, within the grace period. Second: now."""
+    if server.should_exit:
+        server.force_exit = True
+        service.abort_running()
+        return
+    logger.info(
+        "%s: no new requests; running ones may take %g s more",
+        signal.Signals(number).name,
+        service.settings.grace_seconds,
+    )
+    service.stop_accepting()
+    server.exit_soon()
+    asyncio.get_running_loop().call_later(service.settings.grace_seconds, service.abort_running)
+
+
+def _report(error: Exception) -> int:
+    if isinstance(error, LpxError):
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code or 1
+    logger.error("the model could not be loaded", exc_info=error)
+    print(f"error: the model could not be loaded: {type(error).__name__}: {error}", file=sys.stderr)
+    return 1

@@ -1,0 +1,179 @@
+"""The state behind the endpoints: the engine once it is loaded, and what may be asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from starlette.requests import Request
+
+from lpx.server.errors import HttpError, clip
+from lpx.server.limits import safe_request_id
+from lpx.server.request_log import Call
+from lpx.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from lpx.engine.async_engine import AsyncEngine
+
+logger = logging.getLogger("lpx.server")
+
+Progress = Callable[[int, int], None]
+EngineLoader = Callable[[Progress], "AsyncEngine"]
+State = Literal["loading", "warming up", "ok", "failed", "stopping"]
+
+
+class Service:
+    """Owns the engine's life in the server: loading in a thread, warm-up, use, shutdown."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.started_at = int(time.time())
+        self.progress = 0.0  # of loading, 0 to 1
+        self.load_error: Exception | None = None
+        self._engine: AsyncEngine | None = None
+        self._state: State = "loading"
+        self._loading: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._aborting: asyncio.Task[None] | None = None
+
+    # --- life ---
+
+    def begin_loading(self, load: EngineLoader) -> asyncio.Task[None]:
+        """Start `load` in a thread of its own. The task ends when the engine serves or has failed."""
+        self._loading = asyncio.get_running_loop().create_task(self._load(load))
+        return self._loading
+
+    async def _load(self, load: EngineLoader) -> None:
+        loop = asyncio.get_running_loop()
+        loaded: asyncio.Future[AsyncEngine] = loop.create_future()
+
+        def work() -> None:
+            try:
+                engine = load(self._note_progress)
+            except Exception as exc:
+                _post(loop, loaded, error=exc)
+            else:
+                _post(loop, loaded, engine=engine)
+
+        # Not a pool thread: the interpreter waits for those at exit, and a load cannot be interrupted.
+        self._thread = threading.Thread(target=work, name="lpx-load", daemon=True)
+        self._thread.start()
+        try:
+            await self.use(await loaded)
+        except Exception as exc:
+            self._state = "failed"
+            self.load_error = exc
+
+    def _note_progress(self, done: int, total: int) -> None:
+        self.progress = done / total if total else 0.0
+
+    async def use(self, engine: AsyncEngine) -> None:
+        """Serve with `engine`, after one token that touches every weight and starts the threads."""
+        from lpx.engine.sampling_params import SamplingParams
+
+        self._engine = engine
+        self._state = "warming up"
+        params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+        async for _ in engine.submit([0], params, request_id="warm-up"):
+            pass
+        self.progress = 1.0
+        self._state = "ok"
+
+    def stop_accepting(self) -> None:
+        self._state = "stopping"
+
+    def abort_running(self) -> None:
+        """End what still runs: streams get an error event, others a 503."""
+        if self._engine is not None and self._aborting is None:
+            self._aborting = asyncio.get_running_loop().create_task(self._engine.shutdown())
+
+    @property
+    def is_loading_thread_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    async def shutdown(self) -> None:
+        """End the engine; whatever still runs is aborted."""
+        self._state = "stopping"
+        if self._loading is not None and not self._loading.done():
+            self._loading.cancel()
+        if self._engine is not None:
+            await self._engine.shutdown()
+
+    # --- use ---
+
+    @property
+    def state(self) -> State:
+        if self._state == "ok" and self._engine is not None and self._engine.failed is not None:
+            return "failed"
+        return self._state
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine; raises `HttpError` 503 while there is none to use."""
+        state = self.state
+        if self._engine is not None and state == "ok":
+            return self._engine
+        messages: dict[State, str] = {
+            "loading": "The model is still loading. /health tells when it is ready.",
+            "warming up": "The model is loaded and warming up. /health tells when it is ready.",
+            "stopping": "The server is shutting down.",
+            "failed": "The engine has failed and takes no requests. Restart the server; its log tells the reason.",
+        }
+        raise HttpError(
+            503,
+            messages.get(state, "The server is not ready."),
+            code=state.replace(" ", "_"),
+            headers={"retry-after": "1"},
+        )
+
+    @property
+    def model_name(self) -> str:
+        return self.engine.info.model
+
+    def check_model(self, name: str | None) -> None:
+        """Refuse a model that is not served. No name and "default" mean the one that is."""
+        if name is not None and name != "default" and name != self.model_name:
+            raise HttpError(
+                404,
+                f"The model {clip(name, 64)!r} is not served here; this server has {self.model_name!r}.",
+                param="model",
+                code="model_not_found",
+            )
+
+    def call(self, request: Request, prefix: str, streamed: bool) -> Call:
+        given = safe_request_id(request.headers.get("x-request-id"))
+        call = Call(endpoint=request.url.path, model=self.model_name, request_id="", prefix=prefix, streamed=streamed)
+        call.request_id = given or call.id
+        return call
+
+
+def _post(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[AsyncEngine],
+    *,
+    engine: AsyncEngine | None = None,
+    error: Exception | None = None,
+) -> None:
+    """Hand a thread's result to the loop, which may be gone or no longer interested."""
+
+    def deliver() -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        elif engine is not None:
+            future.set_result(engine)
+
+    try:
+        loop.call_soon_threadsafe(deliver)
+    except RuntimeError:
+        logger.debug("the server ended before the model was loaded")
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service

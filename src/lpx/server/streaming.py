@@ -1,0 +1,158 @@
+"""Answers on the wire: server-sent events, JSON, and what happens when the client goes away.
+
+Every answer is computed while a watcher waits for the client's disconnect; when it comes, the work is cancelled,
+which ends the engine's requests and frees their blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from json.encoder import encode_basestring
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lpx.server.errors import describe, exception_response
+from lpx.server.generation import Choice, Generation
+from lpx.server.request_log import Call
+
+_T = TypeVar("_T")
+# Legal in JSON text, but taken for line ends by clients that split a stream with a Unicode-aware splitlines.
+_LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+_STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+DONE = b"data: [DONE]\n\n"
+
+
+def json_string(text: str) -> str:
+    """`text` as a JSON string that holds no line end of any kind."""
+    return encode_basestring(text).translate(_LINE_ENDS)
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON with raw non-ASCII characters; NaN and infinities are a bug and raise `ValueError`."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def event(value: Any) -> bytes:
+    """One server-sent event."""
+    return f"data: {dumps(value).translate(_LINE_ENDS)}\n\n".encode()
+
+
+class ChunkWriter:
+    """Chunks of one OpenAI stream: the part that never changes is encoded once."""
+
+    def __init__(self, call: Call, object_name: str, *, include_usage: bool) -> None:
+        head = {"id": call.id, "object": object_name, "created": call.created, "model": call.model}
+        self._head = "data: " + dumps(head)[:-1]
+        self._tail = ',"usage":null}\n\n' if include_usage else "}\n\n"
+
+    def chunk(self, choice: str) -> bytes:
+        """A chunk of one choice, which is given as JSON text."""
+        return f'{self._head},"choices":[{choice}]{self._tail}'.encode()
+
+    def usage(self, generation: Generation) -> bytes:
+        """The chunk that comes last when the client asked for usage."""
+        extra = {"usage": generation.usage.as_json(), "timings": timings_json(generation)}
+        return f'{self._head},"choices":[],{dumps(extra)[1:]}\n\n'.encode()
+
+
+def timings_json(generation: Generation) -> dict[str, float | int] | None:
+    """Milliseconds and tokens per second of a single-prompt request; None for several prompts."""
+    timings = generation.timings
+    if timings is None:
+        return None
+    return {
+        "queue_ms": round(timings.queue_ms, 3),
+        "prefill_ms": round(timings.prefill_ms, 3),
+        "decode_ms": round(timings.decode_ms, 3),
+        "ttft_ms": round(timings.ttft_ms, 3),
+        "prompt_tokens": timings.prompt_tokens,
+        "prefill_tokens_per_second": round(timings.prefill_tokens_per_second, 2),
+        "completion_tokens": timings.completion_tokens,
+        "decode_tokens_per_second": round(timings.decode_tokens_per_second, 2),
+    }
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of `work`. If the client goes away first, `work` is cancelled and `ClientDisconnect` raised."""
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect
+    finally:
+        unfinished = {each for each in (task, watcher) if not each.done()}
+        for each in unfinished:
+            each.cancel()
+        if unfinished:
+            await asyncio.wait(unfinished)
+        for each in (task, watcher):  # marks an error as seen, which nobody is left to be told
+            if not each.cancelled():
+                each.exception()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def answer_json(
+    request: Request, call: Call, generation: Generation, build: Callable[[list[Choice]], dict[str, Any]]
+) -> Response:
+    """Wait for all choices and answer with `build(choices)`."""
+    status = 499  # client closed the request; the answer reaches nobody
+    try:
+        async with generation:
+            choices = await until_disconnect(request.receive, generation.collect())
+            body = dumps(build(choices)).encode()
+        status = 200
+        return Response(body, media_type="application/json", headers=call.headers)
+    except ClientDisconnect:
+        return Response(status_code=499)
+    except Exception as exc:
+        response = exception_response(exc)
+        status = response.status_code
+        return response
+    finally:
+        call.log(status, generation)
+
+
+class EventStream(Response):
+    """Streams encoded events, then `[DONE]`. An error after the start becomes one error event and ends the stream."""
+
+    def __init__(self, call: Call, generation: Generation, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(media_type="text/event-stream", headers={**_STREAM_HEADERS, **call.headers})
+        del self.headers["content-length"]
+        self._call = call
+        self._generation = generation
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = 499
+        try:
+            async with self._generation:
+                await until_disconnect(receive, self._write(send))
+            status = 200
+        except ClientDisconnect:
+            pass
+        finally:
+            self._call.log(status, self._generation)
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            async with contextlib.aclosing(self._events) as events:
+                async for data in events:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            last = DONE
+        except Exception as exc:
+            self._call.failed = type(exc).__name__
+            last = event(describe(exc)[1])
+        await send({"type": "http.response.body", "body": last, "more_body": False})
