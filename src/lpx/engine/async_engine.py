@@ -1,0 +1,354 @@
+"""`AsyncEngine`: one engine thread that serves many asyncio streams.
+
+Clients talk to the thread through one queue of commands; it answers through one outbox for each event loop. While
+there is work, the thread steps without pause; when there is none, it sleeps in the queue and uses no CPU. A step costs
+at most one wake-up for each event loop, however many streams it feeds, and a slow consumer never holds the engine up:
+its deltas wait in its stream, joined into one for each choice when it comes for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from lpx.engine.engine import Engine, Prompt
+from lpx.engine.outputs import EngineInfo, EngineStats, RequestDelta, merge_deltas
+from lpx.engine.sampling_params import SamplingParams
+from lpx.engine.sequence import Request
+from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError, QueueFullError
+
+_Result = TypeVar("_Result")
+
+
+class RequestStream:
+    """Deltas of one request as an async iterator, for one consumer on the event loop that submitted the request.
+
+    A delta joins all that came for its choice since the last look. Ends after every choice has its `finish_reason`;
+    an error of the request is raised where its next delta would be. `aclose`, or dropping the stream, aborts the
+    request.
+    """
+
+    def __init__(self, owner: AsyncEngine, request: Request) -> None:
+        self._closed = True  # until the engine has the request, there is nothing to abort
+        self.request_id = request.request_id
+        self.prompt_token_ids = request.prompt_ids
+        self._owner = owner
+        self._open_choices = request.params.n
+        self._arrived: list[RequestDelta] = []
+        self._ready: deque[RequestDelta] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> RequestStream:
+        return self
+
+    async def __anext__(self) -> RequestDelta:
+        while not self._ready:
+            if self._arrived:
+                arrived, self._arrived = self._arrived, []
+                self._ready.extend(merge_deltas(delta for delta in arrived if delta.error is None))
+                self._ready.extend([delta for delta in arrived if delta.error is not None][:1])
+            elif self._closed or self._open_choices == 0:
+                raise StopAsyncIteration
+            else:
+                self._waiter = asyncio.get_running_loop().create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
+        delta = self._ready.popleft()
+        if delta.finish_reason is not None:
+            self._open_choices -= 1
+        if delta.error is not None:
+            self._finish()
+            raise delta.error
+        return delta
+
+    async def aclose(self) -> None:
+        """End the request if it runs still. Returns at once; its blocks are free after the step that is running."""
+        self.abort()
+
+    def abort(self) -> None:
+        """As `aclose`, for code that cannot await. The iteration ends without further deltas."""
+        self._finish()
+        self._wake()
+
+    def __del__(self) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._arrived.clear()
+            self._ready.clear()
+            if self._open_choices:
+                self._owner.abort(self.request_id)
+
+    def _push(self, delta: RequestDelta) -> None:
+        """Called on the event loop."""
+        if not self._closed:
+            self._arrived.append(delta)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Outbox:
+    """Deltas on their way from the engine thread to the streams of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._entries: deque[RequestDelta] = deque()
+        self._delivery_due = False
+        # Weak: a stream that nobody holds any more has aborted its request.
+        self.streams: weakref.WeakValueDictionary[str, RequestStream] = weakref.WeakValueDictionary()
+
+    def put(self, delta: RequestDelta) -> None:
+        self._entries.append(delta)
+
+    def flush(self) -> bool:
+        """Have the loop deliver what was put, unless it is about to; False when the loop is gone."""
+        if self._delivery_due:
+            return True
+        loop = self._loop()
+        if loop is None:
+            return False
+        self._delivery_due = True
+        try:
+            loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:  # closed
+            return False
+        return True
+
+    def _deliver(self) -> None:
+        # Cleared first: what is put from now on may be missed by the loop below, and then asks for a new delivery.
+        self._delivery_due = False
+        while self._entries:
+            delta = self._entries.popleft()
+            stream = self.streams.get(delta.request_id)
+            if stream is not None:
+                stream._push(delta)
+
+
+class AsyncEngine:
+    """Serves an engine, which it owns from then on, to any number of asyncio tasks.
+
+    `submit` and `generate` are for the event loop; `abort`, `stats`, `validate` and `info` for any thread. End it with
+    `await shutdown()`, or `close()` outside an event loop.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()  # its put may be called from a finalizer
+        self._lock = threading.Lock()
+        self._outboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Outbox] = weakref.WeakKeyDictionary()
+        self._routes: dict[str, _Outbox] = {}  # of unfinished requests; guarded by the lock
+        self._in_flight = 0  # unfinished choices; guarded by the lock
+        self._stopping = False  # no new requests; guarded by the lock
+        self._stop_now = False  # of the engine thread
+        self._encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="lpx-encode")
+        self._thread = threading.Thread(target=self._run, name="lpx-engine", daemon=True)
+
+    @classmethod
+    def start(cls, engine: Engine) -> AsyncEngine:
+        """Start the engine thread."""
+        started = cls(engine)
+        started._thread.start()
+        return started
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    @property
+    def failed(self) -> BaseException | None:
+        """What stopped the engine for good; None while it is sound."""
+        return self._engine.failed
+
+    def stats(self) -> EngineStats:
+        """Figures of this moment; `waiting` counts choices that the engine thread has not taken over yet, too."""
+        stats = self._engine.stats()
+        return replace(stats, waiting=max(self._in_flight - stats.running, 0))
+
+    def validate(self, prompt: Prompt, params: SamplingParams) -> list[int]:
+        """See `Engine.validate`; a long text takes a while to tokenize."""
+        return self._engine.validate(prompt, params)
+
+    async def encode_prompt(self, text: str) -> list[int]:
+        """See `Engine.encode_prompt`; runs in a worker thread."""
+        return await self._in_worker(self._engine.encode_prompt, text)
+
+    async def encode_chat(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """See `Engine.encode_chat`; runs in a worker thread."""
+        return await self._in_worker(
+            partial(
+                self._engine.encode_chat,
+                messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                chat_template_kwargs=chat_template_kwargs,
+            )
+        )
+
+    def submit(self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None) -> RequestStream:
+        """Queue a request from a coroutine. Text is tokenized here and now: give ids, or use `generate`, for long text.
+
+        Raises `InvalidRequestError` (`ContextLengthError`), `QueueFullError` or `EngineStoppedError`.
+        """
+        return self._submit(self._engine.make_request(prompt, params, request_id))
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams, request_id: str | None = None
+    ) -> AsyncGenerator[RequestDelta, None]:
+        """Submit a request and yield its deltas. Closing the generator, or cancelling its task, aborts the request."""
+        request = await self._in_worker(self._engine.make_request, prompt, params, request_id)
+        stream = self._submit(request)
+        try:
+            async for delta in stream:
+                yield delta
+        finally:
+            stream.abort()
+
+    def abort(self, request_id: str) -> None:
+        """End a request after the step that is running; its stream then ends with "abort". Any thread, any time."""
+        self._commands.put(lambda: self._deliver(self._engine.abort_request(request_id)))
+
+    async def shutdown(self, *, drain: bool = False, timeout: float | None = None) -> None:
+        """Take no more requests, end those that run (with `drain`: let them finish, for `timeout` seconds at most),
+        join the engine thread and free the model. Safe to call twice."""
+        await asyncio.get_running_loop().run_in_executor(None, partial(self.close, drain=drain, timeout=timeout))
+
+    def close(self, *, drain: bool = False, timeout: float | None = None) -> None:
+        """`shutdown` for callers outside an event loop."""
+        with self._lock:
+            self._stopping = True
+        self._encoders.shutdown(wait=False)
+        if drain:
+            self._commands.put(lambda: None)  # wakes a sleeping thread
+            self._thread.join(timeout)
+        self._commands.put(self._stop)
+        self._thread.join()
+
+    def _submit(self, request: Request) -> RequestStream:
+        loop = asyncio.get_running_loop()
+        engine, count, request_id = self._engine, request.params.n, request.request_id
+        stream = RequestStream(self, request)
+        engine.check_open()
+        with self._lock:
+            if self._stopping:
+                raise EngineStoppedError("the engine is shutting down")
+            limit = engine.scheduler.max_num_seqs + engine.max_waiting
+            if self._in_flight and self._in_flight + count > limit:
+                raise QueueFullError(
+                    f"the engine is busy: {self._in_flight} sequences are running or waiting and at most {limit} may; "
+                    "try again later, or raise --max-waiting"
+                )
+            if request_id in self._routes:
+                raise InvalidRequestError(f"request id {request_id!r} is in use", param="request_id")
+            outbox = self._outboxes.get(loop)
+            if outbox is None:
+                outbox = self._outboxes[loop] = _Outbox(loop)
+            outbox.streams[request_id] = stream
+            self._routes[request_id] = outbox
+            self._in_flight += count
+            stream._closed = False
+            self._commands.put(lambda: self._add(request))
+        return stream
+
+    async def _in_worker(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._encoders, partial(function, *arguments))
+        except RuntimeError as error:  # the pool is closed
+            raise EngineStoppedError("the engine is shutting down") from error
+        return await future
+
+    # The engine thread.
+
+    def _run(self) -> None:
+        engine = self._engine
+        try:
+            while not self._stop_now:
+                if not engine.has_work:
+                    if self._stopping and self._commands.empty():
+                        break
+                    self._commands.get()()
+                while not self._commands.empty():
+                    self._commands.get()()
+                self._deliver(engine.step())
+        except BaseException as error:
+            engine.failed = error
+        finally:
+            with self._lock:
+                self._stopping = True
+            stopped = engine.failed is not None
+            self._deliver(engine.abort_all(EngineStoppedError("the engine failed") if stopped else None))
+            engine.close()
+            while not self._commands.empty():  # requests that came too late end with an error
+                self._commands.get()()
+
+    def _stop(self) -> None:
+        self._stop_now = True
+
+    def _add(self, request: Request) -> None:
+        try:
+            self._engine.add(request)
+        except LpxError as error:
+            self._deliver(
+                [
+                    RequestDelta(
+                        request.request_id, index, "", [], len(request.prompt_ids), finish_reason="error", error=error
+                    )
+                    for index in range(request.params.n)
+                ]
+            )
+
+    def _deliver(self, deltas: list[RequestDelta]) -> None:
+        """Hand deltas to the event loops of their streams, and forget the requests that have ended."""
+        if not deltas:
+            return
+        ended: list[str] = []
+        touched: list[_Outbox] = []
+        for delta in deltas:
+            outbox = self._routes.get(delta.request_id)
+            if delta.finish_reason is not None:
+                ended.append(delta.request_id)
+            if outbox is not None:
+                outbox.put(delta)
+                if outbox not in touched:
+                    touched.append(outbox)
+        if ended:
+            with self._lock:
+                self._in_flight -= len(ended)
+                for request_id in ended:
+                    if not self._engine.is_open(request_id):
+                        self._routes.pop(request_id, None)
+        for outbox in touched:
+            if not outbox.flush():
+                self._abandon(outbox)
+
+    def _abandon(self, outbox: _Outbox) -> None:
+        """End the requests of an event loop that is gone."""
+        with self._lock:
+            orphans = [request_id for request_id, route in self._routes.items() if route is outbox]
+            for request_id in orphans:
+                del self._routes[request_id]
+        for request_id in orphans:
+            self._deliver(self._engine.abort_request(request_id))

@@ -1,0 +1,466 @@
+"""The synchronous core: requests in, one step at a time, deltas out.
+
+Owns the scheduler, the KV accounting, the executor and the tokenizer. One thread at a time may change it; only
+`validate`, `make_request` and the encoders may be called from any thread. Knows nothing of asyncio and clients.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from lpx.engine.detokenizer import Detokenizer
+from lpx.engine.kv_cache import KVCache
+from lpx.engine.logprobs import describe_logprobs
+from lpx.engine.outputs import (
+    EngineInfo,
+    EngineStats,
+    FinishReason,
+    RequestDelta,
+    TokenLogprobDict,
+    make_timings,
+)
+from lpx.engine.request_checks import check_length, check_params_ids, checked_prompt_ids
+from lpx.engine.sampling_params import SamplingParams, choice_seed
+from lpx.engine.scheduler import Scheduler
+from lpx.engine.sequence import Request, Sequence, SequenceState
+from lpx.errors import (
+    ChatTemplateError,
+    EngineStoppedError,
+    InvalidRequestError,
+    LpxError,
+)
+from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch, TokenLogprobs
+
+if TYPE_CHECKING:
+    from lpx.model.chat_template import ChatTemplate
+    from lpx.model.tokenizer import Tokenizer
+    from lpx.options import EngineOptions
+
+Prompt = str | SequenceOf[int]
+
+
+class Engine:
+    """Runs requests on one executor.
+
+    `add_request` (or `make_request` and `add`), then `step` until `has_work` is false. Every choice of every request
+    ends with exactly one delta that has a `finish_reason`, and gives its blocks back before that delta is returned.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        tokenizer: Tokenizer,
+        *,
+        chat_template: ChatTemplate | None = None,
+        model_name: str = "model",
+        architecture: str = "",
+        dtype: str = "auto",
+        vocab_size: int | None = None,
+        eos_token_ids: frozenset[int] = frozenset(),
+        max_model_len: int,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int = 512,
+        max_waiting: int = 1024,
+        seed: int | None = None,
+    ) -> None:
+        facts = executor.info
+        self.executor = executor
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        # Padded rows of the embedding have no text, and ids beyond the embedding have no row: neither can be asked for.
+        self.vocab_size = min(tokenizer.vocab_size, vocab_size or tokenizer.vocab_size)
+        self.eos_token_ids = frozenset(eos_token_ids | tokenizer.eos_ids)
+        self.max_model_len = min(max_model_len, facts.num_blocks * facts.block_size)
+        self.max_waiting = max_waiting
+        self.kv_cache = KVCache(facts.num_blocks, facts.block_size)
+        self.scheduler = Scheduler(
+            self.kv_cache, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+        )
+        self.info = EngineInfo(
+            model=model_name,
+            architecture=architecture,
+            max_model_len=self.max_model_len,
+            vocab_size=self.vocab_size,
+            quantization=facts.quantization,
+            dtype=dtype,
+            device=facts.device,
+            isa=facts.isa,
+            threads=facts.threads,
+            kv_cache_dtype=facts.kv_cache_dtype,
+            block_size=facts.block_size,
+            num_blocks=facts.num_blocks,
+            kv_bytes=facts.kv_bytes,
+            weight_bytes=facts.weight_bytes,
+            work_bytes=facts.work_bytes,
+            bytes_per_token=facts.bytes_per_token,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            chat_template=chat_template is not None,
+        )
+        self._seed = seed
+        self._seeds_drawn = itertools.count(1)
+        self._arrivals = itertools.count()
+        self._ids = itertools.count(1)
+        self._requests: dict[str, Request] = {}
+        self._closed = False
+        self.failed: BaseException | None = None
+        self._requests_total = 0
+        self._prompt_tokens_total = 0
+        self._generation_tokens_total = 0
+        self._steps_total = 0
+        self._finished_total: dict[str, int] = {"stop": 0, "length": 0, "abort": 0, "error": 0}
+
+    @classmethod
+    def load(cls, options: EngineOptions, progress: Callable[[int, int], None] | None = None) -> Engine:
+        """Load a model; `progress(done_bytes, total_bytes)` is told how far it is.
+
+        Raises `ModelNotFoundError`, `ModelFileError`, `ConfigError`, and `MemoryLimitError` before anything is loaded
+        that does not fit.
+        """
+        from lpx.engine.loading import load_engine
+
+        return load_engine(options, progress)
+
+    # What may be called from any thread.
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a plain prompt, with the begin-of-sequence token if the model wants one."""
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"prompt must be text or token ids, not {type(text).__name__}", param="prompt")
+        return self.tokenizer.encode(text)
+
+    def encode_chat(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of a conversation. Raises `ChatTemplateError` without a template or when it refuses."""
+        if self.chat_template is None:
+            raise ChatTemplateError(
+                f"the model {self.info.model!r} has no chat template: use plain completion, or give one with "
+                "--chat-template",
+                param="messages",
+            )
+        return self.chat_template.encode(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            kwargs=chat_template_kwargs,
+        )
+
+    def validate(self, prompt: Prompt, params: SamplingParams) -> list[int]:
+        """Check a request against the model and return its prompt as token ids. Changes nothing.
+
+        Raises `InvalidRequestError` or, with both lengths, `ContextLengthError`.
+        """
+        if isinstance(prompt, str):
+            ids = self.encode_prompt(prompt)
+            if not ids:
+                raise InvalidRequestError("prompt is empty, and the model adds no token of its own", param="prompt")
+        else:
+            ids = checked_prompt_ids(prompt, self.vocab_size)
+        check_length(ids, params, self.max_model_len)
+        check_params_ids(params, self.vocab_size)
+        return ids
+
+    def make_request(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> Request:
+        """A validated request, ready for `add`."""
+        ids = self.validate(prompt, params)
+        request = Request(request_id or f"request-{next(self._ids)}", ids, params, monotonic_ns())
+        room = self.max_model_len if params.max_tokens is None else len(ids) + params.max_tokens
+        stop_ids = frozenset(params.stop_token_ids or ())
+        if not params.ignore_eos:
+            stop_ids |= self.eos_token_ids
+        seed = self._fresh_seed() if params.seed is None or params.seed == -1 else params.seed
+        for index in range(params.n):
+            settings = params.sampler_settings(choice_seed(seed, index), self.vocab_size)
+            row = SequenceInput((), 0, (), sampling=settings, logprobs=params.logprobs)
+            sequence = Sequence(
+                request,
+                index,
+                max_length=min(room, self.max_model_len),
+                row=row,
+                stop_ids=stop_ids,
+                detokenizer=Detokenizer(
+                    self.tokenizer,
+                    stop=params.stop or (),
+                    include_stop=params.include_stop_str_in_output,
+                    skip_special=params.skip_special_tokens,
+                ),
+            )
+            if settings.needs_history:
+                row.prompt_ids = ids
+                row.output_ids = sequence.output_ids
+            request.sequences.append(sequence)
+        request.unfinished = params.n
+        return request
+
+    # What only the owner's thread may call.
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def add_request(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> str:
+        """Validate and queue a request; returns its id."""
+        request = self.make_request(prompt, params, request_id)
+        self.add(request)
+        return request.request_id
+
+    def add(self, request: Request) -> None:
+        """Queue a request from `make_request`."""
+        self.check_open()
+        if request.request_id in self._requests:
+            raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
+        self._requests[request.request_id] = request
+        self._requests_total += 1
+        for sequence in request.sequences:
+            sequence.arrival = next(self._arrivals)
+            self.scheduler.add(sequence)
+
+    def is_open(self, request_id: str) -> bool:
+        """Whether a request is queued or running."""
+        return request_id in self._requests
+
+    def check_open(self) -> None:
+        """Raise `EngineStoppedError` when the engine takes no more requests. May be called from any thread."""
+        if self.failed is not None:
+            raise _caused(EngineStoppedError(f"the engine failed and has stopped: {self.failed!r}"), self.failed)
+        if self._closed:
+            raise EngineStoppedError("the engine has shut down")
+
+    def abort_request(self, request_id: str) -> list[RequestDelta]:
+        """End a request and free its blocks; the deltas say "abort". Unknown and finished requests are no error."""
+        request = self._requests.get(request_id)
+        return self._end_request(request, "abort", None) if request is not None else []
+
+    def abort_all(self, error: LpxError | None = None) -> list[RequestDelta]:
+        """End every request, with `error` if there is one."""
+        reason: FinishReason = "abort" if error is None else "error"
+        return [
+            delta for request in list(self._requests.values()) for delta in self._end_request(request, reason, error)
+        ]
+
+    def step(self) -> list[RequestDelta]:
+        """Run one step and return what is new.
+
+        An error of one sequence ends its request with an "error" delta. Any other error ends all requests so and sets
+        `failed`: nobody knows what state the device is in, so the engine takes no more.
+        """
+        try:
+            plan = self.scheduler.schedule()
+            if not plan:
+                return []
+            now = monotonic_ns()
+            rows = [self._fill_row(sequence, count, now) for sequence, count in plan]
+            outputs = self.executor.step(StepBatch(rows)).sequences
+            if len(outputs) != len(plan):
+                raise RuntimeError(f"the executor returned {len(outputs)} results for {len(plan)} sequences")
+        except Exception as error:
+            self.failed = error
+            return self.abort_all(_caused(EngineStoppedError(f"the engine failed in a step: {error!r}"), error))
+        now = monotonic_ns()
+        self._steps_total += 1
+        deltas: list[RequestDelta] = []
+        for (sequence, count), output in zip(plan, outputs, strict=True):
+            if sequence.state is not SequenceState.RUNNING:
+                continue  # ended with its request by an error earlier in this loop
+            self.scheduler.advance(sequence, count)
+            try:
+                if output.error is not None:
+                    raise LpxError(f"the model failed on this request: {output.error}")
+                delta = self._accept(sequence, output, now)
+            except Exception as error:
+                shown = error if isinstance(error, LpxError) else LpxError(f"the request failed: {error!r}")
+                deltas.extend(self._end_request(sequence.request, "error", _caused(shown, error)))
+            else:
+                if delta is not None:
+                    deltas.append(delta)
+        return deltas
+
+    def reset(self) -> None:
+        """Forget every request without a word, whatever state an interrupt in `step` left it in."""
+        for request in self._requests.values():
+            request.unfinished = 0
+        self._requests.clear()
+        self.scheduler.reset()
+
+    def stats(self) -> EngineStats:
+        """Figures of this moment. May be called from any thread: the numbers may then be of neighbouring moments."""
+        return EngineStats(
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            free_blocks=self.kv_cache.num_free,
+            total_blocks=self.kv_cache.num_blocks,
+            requests_total=self._requests_total,
+            prompt_tokens_total=self._prompt_tokens_total,
+            generation_tokens_total=self._generation_tokens_total,
+            preemptions_total=self.scheduler.preemptions,
+            steps_total=self._steps_total,
+            finished_total=dict(self._finished_total),
+        )
+
+    def close(self) -> None:
+        """End every request and free the executor. Safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            self.abort_all()
+            self.executor.close()
+
+    def _fill_row(self, sequence: Sequence, count: int, now: int) -> SequenceInput:
+        """Refresh the sequence's part of the step for its next `count` tokens."""
+        request = sequence.request
+        if not request.first_scheduled_ns:
+            request.first_scheduled_ns = now
+            self._prompt_tokens_total += sequence.prompt_length
+        row = sequence.row
+        start = sequence.num_computed
+        end = start + count
+        row.token_ids = sequence.tokens[start:end]
+        row.start_position = start
+        row.block_table = sequence.block_table
+        row.sample_rows = 1 if end == len(sequence.tokens) and sequence.wants_tokens else 0
+        row.banned_ids = tuple(sequence.stop_ids) if len(sequence.output_ids) < request.params.min_tokens else ()
+        if request.prompt_logprobs is not None:
+            self._fill_score_targets(sequence, start, end)
+        return row
+
+    def _fill_score_targets(self, sequence: Sequence, start: int, end: int) -> None:
+        """Have each prompt row score the token behind it, once: not again after preemption, not for other choices."""
+        request, row = sequence.request, sequence.row
+        row.score_targets = ()
+        if sequence.must_score and end > request.scored:
+            prompt = request.prompt_ids
+            row.score_targets = [
+                prompt[position + 1] if request.scored <= position < len(prompt) - 1 else -1
+                for position in range(start, end)
+            ]
+            row.score_logprobs = request.params.prompt_logprobs or 0
+
+    def _accept(self, sequence: Sequence, output: SequenceOutput, now: int) -> RequestDelta | None:
+        """Take in the results of one sequence; None while its prompt is unfinished."""
+        request = sequence.request
+        row = sequence.row
+        if row.score_targets and output.scores is not None:
+            self._accept_scores(request, output.scores)
+        if not row.sample_rows:
+            if sequence.wants_tokens or sequence.pending:
+                return None
+            return self._make_delta(sequence, "", [], None, "length", None, now)
+        if not sequence.first_token_ns:
+            sequence.first_token_ns = now
+        sequence.last_token_ns = now
+        params = request.params
+        output_ids = sequence.output_ids
+        detokenizer = sequence.detokenizer
+        token_ids: list[int] = []
+        text = ""
+        finish_reason: FinishReason | None = None
+        stop_reason: int | str | None = None
+        for token_id in output.sampled_ids:
+            sequence.tokens.append(token_id)
+            output_ids.append(token_id)
+            token_ids.append(token_id)
+            if token_id in sequence.stop_ids:
+                finish_reason = "stop"
+                if params.ignore_eos or token_id not in self.eos_token_ids:
+                    stop_reason = token_id
+                    if params.include_stop_str_in_output:
+                        text += detokenizer.push((token_id,), check_stop=False)
+                break
+            text += detokenizer.push((token_id,), check_stop=len(output_ids) > params.min_tokens)
+            if detokenizer.stopped is not None:
+                break
+            if len(sequence.tokens) >= sequence.max_length:
+                finish_reason = "length"
+                break
+        if finish_reason is not None:
+            text += detokenizer.finish()
+        if detokenizer.stopped is not None:
+            finish_reason, stop_reason = "stop", detokenizer.stopped
+        self._generation_tokens_total += len(token_ids)
+        logprobs = None
+        if output.logprobs is not None:
+            logprobs = [describe_logprobs(entry, self.tokenizer) for entry in output.logprobs[: len(token_ids)]]
+        return self._make_delta(sequence, text, token_ids, logprobs, finish_reason, stop_reason, now)
+
+    def _accept_scores(self, request: Request, scores: SequenceOf[TokenLogprobs | None]) -> None:
+        assert request.prompt_logprobs is not None
+        for entry in scores:
+            if entry is not None:
+                request.prompt_logprobs.append(describe_logprobs(entry, self.tokenizer))
+                request.scored += 1
+
+    def _make_delta(
+        self,
+        sequence: Sequence,
+        text: str,
+        token_ids: list[int],
+        logprobs: list[TokenLogprobDict] | None,
+        finish_reason: FinishReason | None,
+        stop_reason: int | str | None,
+        now: int,
+        error: LpxError | None = None,
+    ) -> RequestDelta:
+        """A delta; with a `finish_reason` the sequence ends and its blocks are free."""
+        request = sequence.request
+        delta = RequestDelta(
+            request.request_id,
+            sequence.index,
+            text,
+            token_ids,
+            sequence.prompt_length,
+            logprobs,
+            finish_reason,
+            stop_reason,
+        )
+        delta.error = error
+        is_first = sequence.index == 0 and len(sequence.output_ids) == len(token_ids)
+        if is_first and request.prompt_logprobs is not None and request.scoring_done:
+            delta.prompt_logprobs = request.prompt_logprobs
+        if finish_reason is not None:
+            self.scheduler.finish(sequence)
+            delta.timings = make_timings(
+                request.arrival_ns,
+                request.first_scheduled_ns,
+                sequence.first_token_ns,
+                sequence.last_token_ns or now,
+                sequence.prompt_length,
+                len(sequence.output_ids),
+            )
+            self._finished_total[finish_reason] += 1
+            request.unfinished -= 1
+            if not request.unfinished:
+                del self._requests[request.request_id]
+        return delta
+
+    def _end_request(self, request: Request, reason: FinishReason, error: LpxError | None) -> list[RequestDelta]:
+        """End the unfinished choices of a request; an end that is asked for flushes the text held back."""
+        now = monotonic_ns()
+        deltas = []
+        for sequence in request.sequences:
+            if sequence.state is not SequenceState.FINISHED:
+                text = sequence.detokenizer.finish() if error is None else ""
+                deltas.append(self._make_delta(sequence, text, [], None, reason, None, now, error))
+        return deltas
+
+    def _fresh_seed(self) -> int:
+        if self._seed is None:
+            return secrets.randbits(64)
+        return choice_seed(self._seed, next(self._seeds_drawn))
+
+
+def _caused(error: LpxError, cause: BaseException) -> LpxError:
+    if error is not cause:
+        error.__cause__ = cause
+    return error

@@ -1,0 +1,103 @@
+"""From options to a running engine: find the model, read its text parts, load the weights, put the parts together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lpx.errors import ConfigError
+from lpx.options import DTYPES
+
+if TYPE_CHECKING:
+    from lpx.engine.engine import Engine
+    from lpx.model.chat_template import ChatTemplate
+    from lpx.model.files import ModelFiles
+    from lpx.model.tokenizer import Tokenizer
+    from lpx.options import EngineOptions
+
+
+def load_engine(options: EngineOptions, progress: Callable[[int, int], None] | None = None) -> Engine:
+    """See `Engine.load`."""
+    from lpx.engine.engine import Engine
+    from lpx.model.files import open_model, resolve_model
+    from lpx.model.models_dir import models_dir
+    from lpx.model.tokenizer import load_tokenizer
+    from lpx.runtime.cpu.executor import CpuExecutor
+    from lpx.runtime.options import RuntimeOptions
+
+    path = resolve_model(options.model, models_dir(options.models_dir))
+    with open_model(path) as files:
+        dtype = _check_dtype(files, options.dtype)
+        max_position = files.config.max_position
+        if options.max_model_len is not None and options.max_model_len > max_position:
+            raise ConfigError(
+                f"max_model_len {options.max_model_len} is more than the {max_position} positions that the model "
+                f"{files.name!r} was made for"
+            )
+        tokenizer = load_tokenizer(files, pre_tokenizer=options.tokenizer_pre)
+        chat_template = _load_chat_template(files, tokenizer, options.chat_template)
+        executor = CpuExecutor.load(
+            files,
+            RuntimeOptions(
+                threads=options.threads,
+                isa=options.isa,
+                quantization=options.quantization,
+                kv_cache_memory=options.kv_cache_memory,
+                max_model_len=options.max_model_len,
+                max_num_seqs=options.max_num_seqs,
+                max_num_batched_tokens=options.max_num_batched_tokens,
+            ),
+            progress,
+        )
+        try:
+            return Engine(
+                executor,
+                tokenizer,
+                chat_template=chat_template,
+                model_name=options.served_model_name or files.name,
+                architecture=files.config.architecture,
+                dtype=dtype,
+                vocab_size=files.config.vocab_size,
+                eos_token_ids=files.eos_token_ids,
+                max_model_len=options.max_model_len or max_position,
+                max_num_seqs=options.max_num_seqs,
+                max_num_batched_tokens=options.max_num_batched_tokens,
+                max_waiting=options.max_waiting,
+                seed=options.seed,
+            )
+        except BaseException:
+            executor.close()
+            raise
+
+
+def _load_chat_template(files: ModelFiles, tokenizer: Tokenizer, given: str | None) -> ChatTemplate | None:
+    """The template asked for, else the model's own; None when there is none. Broken ones are found here."""
+    from lpx.model.chat_template import ChatTemplate
+
+    source = files.chat_template
+    if given is not None:
+        # A template holds braces; a path does not.
+        if "{" in given:
+            source = given
+        else:
+            try:
+                source = Path(given).read_text(encoding="utf-8")
+            except (OSError, UnicodeError) as error:
+                raise ConfigError(f"the chat template {given!r} cannot be read: {error}") from error
+    return ChatTemplate(source, tokenizer) if source else None
+
+
+def _check_dtype(files: ModelFiles, dtype: str) -> str:
+    """The type that unquantized weights run in: the file's own. Another one is refused, not ignored."""
+    wanted = DTYPES[dtype]
+    if wanted is None:
+        return "auto"
+    held = sorted(files.weight_types, key=lambda name: -files.weight_types[name])
+    # Norms and biases are F32 in every kind of file; what counts is the type of the matrices.
+    if held and held[0] == wanted:
+        return dtype
+    raise ConfigError(
+        f"dtype {dtype!r} cannot be honoured: the weights of {files.name!r} are {', '.join(held)} and run as they are. "
+        "Use dtype 'auto', and quantization to change the precision of safetensors"
+    )

@@ -1,0 +1,52 @@
+"""Checks of a request that need to know the model: token ids and lengths, each in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lpx.engine.sampling_params import SamplingParams
+from lpx.errors import ContextLengthError, InvalidRequestError
+
+
+def checked_prompt_ids(prompt: Any, vocab_size: int) -> list[int]:
+    """A prompt given as token ids, as a list of its own. Raises `InvalidRequestError` for anything else."""
+    if not isinstance(prompt, Sequence):
+        raise InvalidRequestError(f"prompt must be text or token ids, not {type(prompt).__name__}", param="prompt")
+    ids = list(prompt)
+    if not ids:
+        raise InvalidRequestError("prompt holds no token ids", param="prompt")
+    # Prompts can be long: the good case is settled without a loop in Python.
+    if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocab_size:
+        return ids
+    for token_id in ids:
+        if type(token_id) is not int:
+            raise InvalidRequestError(f"prompt token ids must be whole numbers, not {token_id!r:.60}", param="prompt")
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(
+                f"prompt has the token id {token_id}, but the model's ids are 0 to {vocab_size - 1}", param="prompt"
+            )
+    return ids
+
+
+def check_length(prompt_ids: list[int], params: SamplingParams, max_model_len: int) -> None:
+    """Raise `ContextLengthError`, with both lengths, unless the prompt leaves room for one token of output.
+
+    A prompt that is only scored needs no such room.
+    """
+    limit = max_model_len if params.max_tokens == 0 else max_model_len - 1
+    if len(prompt_ids) > limit:
+        raise ContextLengthError(
+            f"the prompt has {len(prompt_ids)} tokens, but the context holds {max_model_len} tokens of prompt and "
+            f"output together, so at most {limit} of the prompt: shorten it or raise --max-model-len"
+        )
+
+
+def check_params_ids(params: SamplingParams, vocab_size: int) -> None:
+    """Raise `InvalidRequestError` for token ids in the parameters that the model does not have."""
+    for name, token_ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias)):
+        for token_id in token_ids or ():
+            if token_id >= vocab_size:
+                raise InvalidRequestError(
+                    f"{name} has the token id {token_id}, but the model's ids are 0 to {vocab_size - 1}", param=name
+                )

@@ -1,0 +1,128 @@
+"""A request and its sequences: the state that travels through scheduler and engine."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from lpx.engine.outputs import Timings, TokenLogprobDict, make_timings
+from lpx.engine.sampling_params import SamplingParams
+from lpx.runtime.step import SequenceInput
+
+if TYPE_CHECKING:
+    from lpx.engine.detokenizer import Detokenizer
+
+
+class SequenceState(Enum):
+    WAITING = "waiting"  # holds no blocks
+    RUNNING = "running"  # holds blocks for all its tokens but, perhaps, the newest
+    FINISHED = "finished"  # holds no blocks
+
+
+class Request:
+    """One prompt with its parameters; each of the `n` choices is a `Sequence`."""
+
+    __slots__ = (
+        "arrival_ns",
+        "first_scheduled_ns",
+        "params",
+        "prompt_ids",
+        "prompt_logprobs",
+        "request_id",
+        "scored",
+        "sequences",
+        "unfinished",
+    )
+
+    def __init__(self, request_id: str, prompt_ids: list[int], params: SamplingParams, arrival_ns: int) -> None:
+        self.request_id = request_id
+        self.prompt_ids = prompt_ids
+        self.params = params
+        self.arrival_ns = arrival_ns
+        self.first_scheduled_ns = 0
+        self.sequences: list[Sequence] = []
+        self.unfinished = 0
+        # Prompt scoring is choice 0's work: `scored` rows have been scored, all but the last prompt row need it.
+        self.prompt_logprobs: list[TokenLogprobDict | None] | None = None
+        self.scored = 0
+        if params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
+
+    @property
+    def scoring_done(self) -> bool:
+        return self.prompt_logprobs is None or self.scored >= len(self.prompt_ids) - 1
+
+    def timings(self) -> Timings:
+        """Over all choices: from the first token of any to the last token of all."""
+        stamps = [sequence.first_token_ns for sequence in self.sequences if sequence.first_token_ns]
+        return make_timings(
+            self.arrival_ns,
+            self.first_scheduled_ns,
+            min(stamps, default=0),
+            max((sequence.last_token_ns for sequence in self.sequences), default=0),
+            len(self.prompt_ids),
+            sum(len(sequence.output_ids) for sequence in self.sequences),
+        )
+
+
+class Sequence:
+    """One choice: its tokens, how many of them have KV, and where."""
+
+    __slots__ = (
+        "arrival",
+        "block_table",
+        "detokenizer",
+        "first_token_ns",
+        "index",
+        "last_token_ns",
+        "max_length",
+        "num_computed",
+        "output_ids",
+        "prompt_length",
+        "request",
+        "row",
+        "state",
+        "stop_ids",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        index: int,
+        *,
+        arrival: int = -1,
+        max_length: int,
+        row: SequenceInput,
+        stop_ids: frozenset[int],
+        detokenizer: Detokenizer,
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.arrival = arrival  # order of arrival, unique; given when the engine takes the request
+        self.prompt_length = len(request.prompt_ids)
+        self.max_length = max_length  # tokens of prompt and output together at which it ends
+        self.tokens = list(request.prompt_ids)  # prompt and output
+        self.output_ids: list[int] = []
+        self.num_computed = 0  # leading tokens whose KV is in the block table
+        self.block_table: list[int] = []
+        self.state = SequenceState.WAITING
+        self.row = row  # this sequence's part of a step, refreshed for every step
+        self.stop_ids = stop_ids  # token ids that end it
+        self.detokenizer = detokenizer
+        self.first_token_ns = 0
+        self.last_token_ns = 0
+
+    @property
+    def pending(self) -> int:
+        """Tokens without KV. 1 at decode; more while a prompt, or prompt and output after preemption, is computed."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def wants_tokens(self) -> bool:
+        """False for a prompt that is only scored."""
+        return self.max_length > self.prompt_length
+
+    @property
+    def must_score(self) -> bool:
+        return self.index == 0 and not self.request.scoring_done

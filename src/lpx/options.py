@@ -1,0 +1,69 @@
+"""The options of an engine, as the command line, the service and `LLM` share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lpx.errors import ConfigError
+
+DTYPES = {
+    "auto": None,
+    "float32": "F32",
+    "f32": "F32",
+    "float16": "F16",
+    "f16": "F16",
+    "half": "F16",
+    "bfloat16": "BF16",
+    "bf16": "BF16",
+}
+QUANTIZATIONS = ("none", "q8", "q4")
+
+
+@dataclass(slots=True)
+class EngineOptions:
+    """How to load a model and how much of the machine to give it; `None` leaves the choice to LPX.
+
+    Wrong values raise `ConfigError`, at construction where they can be seen without the model.
+    """
+
+    model: str
+    models_dir: Path | None = None
+    dtype: str = "auto"  # unquantized weights run in the type of the file; another type than the file's is refused
+    quantization: str | None = None  # at load, for safetensors: "none", "q8", "q4"
+    max_model_len: int | None = None  # tokens of prompt and output together; None: what the model and memory allow
+    max_num_seqs: int = 64  # sequences that run at once
+    max_num_batched_tokens: int = 512  # rows of one step
+    kv_cache_memory: int | None = None  # bytes
+    threads: int | None = None  # None: the physical cores this process may use
+    isa: str | None = None  # kernel set; None: the best that the processor has
+    seed: int | None = None  # makes requests without a seed reproducible
+    served_model_name: str | None = None
+    chat_template: str | None = None  # a path or the template itself; None: the model's own
+    tokenizer_pre: str | None = None  # overrides an unknown pre-tokenizer name
+    max_waiting: int = 1024  # requests that may queue before new ones are refused
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model:
+            raise ConfigError(f"model must be a path or a name, not {self.model!r}")
+        if self.models_dir is not None:
+            self.models_dir = Path(self.models_dir)
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"dtype {self.dtype!r} is not known; use one of {', '.join(DTYPES)}")
+        if self.quantization is not None and self.quantization not in QUANTIZATIONS:
+            raise ConfigError(f"quantization {self.quantization!r} is not known; use one of {', '.join(QUANTIZATIONS)}")
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory", "threads"):
+            value = getattr(self, name)
+            if value is None and name not in ("max_num_seqs", "max_num_batched_tokens"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}")
+        if isinstance(self.max_waiting, bool) or not isinstance(self.max_waiting, int) or self.max_waiting < 0:
+            raise ConfigError(f"max_waiting must be a whole number of at least 0, not {self.max_waiting!r}")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
+            raise ConfigError(f"seed must be a whole number, not {self.seed!r}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}): every running sequence needs one row in each step"
+            )
