@@ -19,6 +19,12 @@ struct Activations {
 
 inline constexpr int kMaximaBlock = 64;  // logits that share a maximum, see block_maxima
 
+// Bounds of what the matrix kernels of any instruction set keep in scratch: an unpacked chunk with the corrections of
+// a pass over rows, and the corrections of the few rows for which weights are not unpacked first.
+inline constexpr size_t kBlockScratchBytes = 64 * 1024;
+inline constexpr size_t kFloatScratchBytes = 16 * 1024;
+inline constexpr int kMaxFusedRows = 8;
+
 struct KernelTable {
     const char* isa = nullptr;
 
@@ -49,11 +55,11 @@ struct KernelTable {
     // --- sampling.cpp ---
     // maxima[b] = largest of x[64 b, 64 b + 64) (the last block may be short); false when one of the values is NaN.
     bool (*block_maxima)(const float* x, int64_t n, float* maxima) = nullptr;
-    // sum of exp(x[i] - shift), in a fixed order
-    float (*sum_exp)(const float* x, float shift, int64_t n) = nullptr;
+    // sum of exp((x[i] - shift) * factor), in a fixed order
+    float (*sum_exp)(const float* x, float shift, float factor, int64_t n) = nullptr;
 };
 
-// Bytes of scratch per thread that matmul needs for this matrix.
+// Bytes of scratch per thread that matmul needs for this matrix; it must be aligned to 64 bytes.
 size_t matmul_scratch_bytes(const PackedMatrix& w);
 
 // Kernel sets that are compiled in and that this machine can run, best first ("portable" is always last).

@@ -41,16 +41,16 @@ bool block_maxima(const float* x, int64_t n, float* maxima) {
     return true;
 }
 
-float sum_exp(const float* x, float shift, int64_t n) {
-    const F32 s = set1(shift);
+float sum_exp(const float* x, float shift, float factor, int64_t n) {
+    const F32 s = set1(shift), f = set1(factor);
     F32 sum[4] = {zero(), zero(), zero(), zero()};
     int64_t i = 0;
     for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-        for (int j = 0; j < 4; ++j) sum[j] = add(sum[j], exp(sub(load(x + i + j * kLanes), s)));
+        for (int j = 0; j < 4; ++j) sum[j] = add(sum[j], exp(mul(sub(load(x + i + j * kLanes), s), f)));
     for (; i < n; i += kLanes) {
         float a[kLanes];
         for (int j = 0; j < kLanes; ++j) a[j] = i + j < n ? x[i + j] : kLowest;
-        sum[0] = add(sum[0], exp(sub(load(a), s)));
+        sum[0] = add(sum[0], exp(mul(sub(load(a), s), f)));
     }
     return sum_lanes(add(add(sum[0], sum[1]), add(sum[2], sum[3])));
 }

@@ -1,0 +1,280 @@
+#include "attention_stage.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "decoder_weights.h"
+
+namespace lpx {
+
+namespace {
+
+// Splits of one (tile, KV head) are spread over threads only while there are few of those: enough work otherwise.
+constexpr int64_t kUnitsPerThread = 4;
+constexpr int64_t kPartialFloats = int64_t{1} << 21;
+
+int64_t most_tile_rows(const DecoderConfig& config) {
+    return std::max<int64_t>(kMaxTileRows, config.group());
+}
+
+}  // namespace
+
+RotaryRows::RotaryRows(const DecoderConfig& config, int64_t max_rows) : configs_(config.rotaries) {
+    for (const RotaryConfig& rotary : configs_) {
+        const auto half = std::ssize(rotary.inv_freq);
+        tables_.push_back({half, AlignedBuffer<float>(max_rows * 2 * half)});
+    }
+}
+
+void RotaryRows::fill(int64_t row, int64_t position) {
+    for (size_t i = 0; i < tables_.size(); ++i) {
+        const RotaryConfig& rotary = configs_[i];
+        const int64_t half = tables_[i].half;
+        float* const cos = tables_[i].values.data() + row * 2 * half;
+        for (int64_t j = 0; j < half; ++j) {
+            const double angle = static_cast<double>(position) * rotary.inv_freq[j];
+            cos[j] = static_cast<float>(std::cos(angle) * rotary.attention_factor);
+            cos[half + j] = static_cast<float>(std::sin(angle) * rotary.attention_factor);
+        }
+    }
+}
+
+size_t RotaryRows::bytes_for(const DecoderConfig& config, int64_t max_rows) {
+    size_t values = 0;
+    for (const RotaryConfig& rotary : config.rotaries) values += rotary.inv_freq.size() * 2 * max_rows;
+    return values * sizeof(float);
+}
+
+AttentionStage::AttentionStage(const DecoderConfig& config, const KernelTable& kernels, const KvCache& cache,
+                               const RotaryRows& rotary, int threads, int64_t max_rows)
+    : config_(config),
+      kernels_(kernels),
+      cache_(cache),
+      rotary_(rotary),
+      threads_(threads),
+      padded_(padded_head_dim(config.head_dim)),
+      tile_rows_(most_tile_rows(config)),
+      scratch_(threads),
+      partials_(kPartialFloats),
+      unit_done_(new std::atomic<int>[kUnitsPerThread * threads]()),
+      next_task_(new std::atomic<int64_t>[config.layers.size()]()) {
+    for (const LayerConfig& layer : config.layers) {
+        const auto same = std::find_if(plans_.begin(), plans_.end(), [&](auto& p) { return p.window == layer.window; });
+        plan_of_layer_.push_back(same - plans_.begin());
+        if (same == plans_.end()) plans_.push_back({layer.window, false, {}});
+    }
+    for (Scratch& s : scratch_) {
+        for (auto* rows_of_heads : {&s.query, &s.weighted, &s.total_weighted})
+            *rows_of_heads = AlignedBuffer<float>(tile_rows_ * padded_);
+        for (auto* rows_of_one : {&s.max, &s.sum, &s.total_max, &s.total_sum})
+            *rows_of_one = AlignedBuffer<float>(tile_rows_);
+        s.scores = AlignedBuffer<float>(tile_rows_ * (kKvBlock + 1));
+        s.head = AlignedBuffer<float>(padded_);
+    }
+    tiles_.reserve(max_rows);
+}
+
+size_t AttentionStage::bytes_for(const DecoderConfig& config, int threads) {
+    const int64_t rows = most_tile_rows(config), padded = padded_head_dim(config.head_dim);
+    return sizeof(float) * (kPartialFloats + threads * (rows * (3 * padded + kKvBlock + 5) + padded));
+}
+
+void AttentionStage::begin_step(const StepInput& input) {
+    input_ = &input;
+    tiles_.clear();
+    stores_first_ = false;
+    const int64_t tile_tokens = std::max<int64_t>(1, kMaxTileRows / config_.group());
+    for (int64_t s = 0; s < input.sequences(); ++s) {
+        const int64_t first = input.row_begin[s], end = input.row_begin[s + 1];
+        const bool single = end - first <= tile_tokens;
+        stores_first_ |= !single;
+        for (int64_t row = first; row < end; row += tile_tokens)
+            tiles_.push_back({.sequence = s,
+                              .row = row,
+                              .tokens = std::min(tile_tokens, end - row),
+                              .position = input.start_position[s] + row - first,
+                              .stores = single});
+    }
+    for (Plan& p : plans_) plan(p);
+    for (size_t layer = 0; layer < config_.layers.size(); ++layer)
+        next_task_[layer].store(0, std::memory_order_relaxed);
+}
+
+void AttentionStage::plan(Plan& plan) {
+    const auto splits = [&](const Tile& tile) {
+        const int64_t lowest = plan.window > 0 ? std::max<int64_t>(0, tile.position - plan.window + 1) : 0;
+        return std::pair(lowest / kSplitTokens, (tile.position + tile.tokens - 1) / kSplitTokens + 1);
+    };
+    const int64_t units = std::ssize(tiles_) * config_.num_kv_heads;
+    plan.tasks.clear();
+    plan.parallel_splits = units <= kUnitsPerThread * threads_;
+    if (plan.parallel_splits) {
+        int64_t parts = 0;
+        for (const Tile& tile : tiles_) {
+            const auto [begin, end] = splits(tile);
+            parts += (end - begin) * config_.num_kv_heads;
+        }
+        plan.parallel_splits = parts > units && parts * tile_rows_ * (padded_ + 2) <= kPartialFloats;
+    }
+    int64_t unit_first = 0;
+    // The last tiles see the longest context: they go first, so that no thread is left with one at the end.
+    for (int64_t t = std::ssize(tiles_) - 1; t >= 0; --t) {
+        const auto [begin, end] = splits(tiles_[t]);
+        for (int64_t head = 0; head < config_.num_kv_heads; ++head) {
+            if (!plan.parallel_splits) {
+                plan.tasks.push_back({.tile = t, .kv_head = head, .split_begin = begin, .split_end = end});
+                continue;
+            }
+            for (int64_t split = begin; split < end; ++split)
+                plan.tasks.push_back({.tile = t,
+                                      .kv_head = head,
+                                      .split_begin = split,
+                                      .split_end = split + 1,
+                                      .unit = t * config_.num_kv_heads + head,
+                                      .unit_first = unit_first,
+                                      .unit_parts = end - begin,
+                                      .part = unit_first + split - begin});
+            unit_first += end - begin;
+        }
+    }
+}
+
+void AttentionStage::store_token(int64_t layer, const LayerWeights& weights, const Rows& rows, int64_t row,
+                                 int64_t position, int64_t kv_head, const int32_t* block_table, float* scratch) const {
+    const float* key = rows.key + row * rows.kv_stride + kv_head * config_.head_dim;
+    if (weights.k_norm.empty())
+        std::memcpy(scratch, key, config_.head_dim * sizeof(float));
+    else
+        kernels_.rms_norm(key, weights.k_norm.data(), config_.norm_eps, config_.head_dim, scratch);
+    const int64_t rotary = config_.layers[layer].rotary;
+    kernels_.rotate(scratch, rotary_.cos(rotary, row), rotary_.sin(rotary, row), rotary_.half(rotary));
+    kernels_.store_kv({.key = scratch,
+                       .value = rows.value + row * rows.kv_stride + kv_head * config_.head_dim,
+                       .head_dim = config_.head_dim,
+                       .block = cache_.at(layer, kv_head) + block_table[position / kKvBlock] * cache_.block_pitch(),
+                       .slot = static_cast<int>(position % kKvBlock)});
+}
+
+void AttentionStage::store_rows(int64_t layer, const LayerWeights& weights, const Rows& rows, int thread) {
+    // Whole tiles, in turns: the rows of a tile are neighbours in the blocks.
+    int64_t turn = 0;
+    for (const Tile& tile : tiles_) {
+        if (tile.stores || turn++ % threads_ != thread) continue;
+        for (int64_t i = 0; i < tile.tokens; ++i)
+            for (int64_t head = 0; head < config_.num_kv_heads; ++head)
+                store_token(layer, weights, rows, tile.row + i, tile.position + i, head, block_table(tile.sequence),
+                            scratch_[thread].head.data());
+    }
+}
+
+void AttentionStage::attend(int64_t layer, const LayerWeights& weights, const Rows& rows, int thread) {
+    const Plan& plan = plans_[plan_of_layer_[layer]];
+    for (;;) {
+        const int64_t i = next_task_[layer].fetch_add(1, std::memory_order_relaxed);
+        if (i >= std::ssize(plan.tasks)) return;
+        run(layer, weights, rows, plan, plan.tasks[i], scratch_[thread]);
+    }
+}
+
+void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows& rows, const Plan& plan,
+                         const Task& task, Scratch& s) {
+    const Tile& tile = tiles_[task.tile];
+    const int64_t group = config_.group(), head_dim = config_.head_dim;
+    const int64_t rotary = config_.layers[layer].rotary;
+    const int32_t* const table = block_table(tile.sequence);
+
+    for (int64_t i = 0; i < tile.tokens; ++i) {
+        const int64_t row = tile.row + i;
+        for (int64_t g = 0; g < group; ++g) {
+            const float* const query = rows.query + row * rows.query_stride + (task.kv_head * group + g) * head_dim;
+            float* const prepared = s.query.data() + (i * group + g) * padded_;
+            if (weights.q_norm.empty())
+                std::memcpy(prepared, query, head_dim * sizeof(float));
+            else
+                kernels_.rms_norm(query, weights.q_norm.data(), config_.norm_eps, head_dim, prepared);
+            kernels_.rotate(prepared, rotary_.cos(rotary, row), rotary_.sin(rotary, row), rotary_.half(rotary));
+            kernels_.scale(prepared, config_.attention_scale, head_dim);
+        }
+        const int64_t position = tile.position + i;
+        if (tile.stores && position >= task.split_begin * kSplitTokens && position < task.split_end * kSplitTokens)
+            store_token(layer, weights, rows, row, position, task.kv_head, table, s.head.data());
+    }
+
+    const int tile_rows = static_cast<int>(tile.tokens * group);
+    AttentionTask attention{.query = s.query.data(),
+                            .rows = tile_rows,
+                            .group = static_cast<int>(group),
+                            .first_position = tile.position,
+                            .begin = 0,
+                            .end = 0,
+                            .window = plan.window,
+                            .head_dim = head_dim,
+                            .softcap = config_.attention_softcap,
+                            .cache = cache_.at(layer, task.kv_head),
+                            .block_pitch = cache_.block_pitch(),
+                            .block_table = table,
+                            .max = nullptr,
+                            .sum = nullptr,
+                            .weighted = nullptr,
+                            .scratch = s.scores.data()};
+    const auto merge = [&](bool first, const float* max, const float* sum, const float* weighted) {
+        kernels_.merge_split({.rows = tile_rows,
+                              .head_dim = padded_,
+                              .first = first,
+                              .max = max,
+                              .sum = sum,
+                              .weighted = weighted,
+                              .total_max = s.total_max.data(),
+                              .total_sum = s.total_sum.data(),
+                              .total_weighted = s.total_weighted.data()});
+    };
+
+    if (!plan.parallel_splits) {
+        for (int64_t split = task.split_begin; split < task.split_end; ++split) {
+            const bool first = split == task.split_begin;  // straight into the totals
+            attention.begin = split * kSplitTokens;
+            attention.end = attention.begin + kSplitTokens;
+            attention.max = first ? s.total_max.data() : s.max.data();
+            attention.sum = first ? s.total_sum.data() : s.sum.data();
+            attention.weighted = first ? s.total_weighted.data() : s.weighted.data();
+            kernels_.attend(attention);
+            if (!first) merge(false, s.max.data(), s.sum.data(), s.weighted.data());
+        }
+        finish(rows, tile, task.kv_head, s.total_sum.data(), s.total_weighted.data());
+        return;
+    }
+
+    const int64_t part_floats = tile_rows_ * (padded_ + 2);
+    const auto part_at = [&](int64_t part) { return partials_.data() + part * part_floats; };
+    float* const own = part_at(task.part);
+    attention.begin = task.split_begin * kSplitTokens;
+    attention.end = attention.begin + kSplitTokens;
+    attention.max = own;
+    attention.sum = own + tile_rows_;
+    attention.weighted = own + 2 * tile_rows_;
+    kernels_.attend(attention);
+    // Whoever comes last merges, in order.
+    std::atomic<int>& done = unit_done_[task.unit];
+    if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < task.unit_parts) return;
+    done.store(0, std::memory_order_relaxed);
+    for (int64_t i = 0; i < task.unit_parts; ++i) {
+        const float* const part = part_at(task.unit_first + i);
+        merge(i == 0, part, part + tile_rows_, part + 2 * tile_rows_);
+    }
+    finish(rows, tile, task.kv_head, s.total_sum.data(), s.total_weighted.data());
+}
+
+void AttentionStage::finish(const Rows& rows, const Tile& tile, int64_t kv_head, const float* sum,
+                            const float* weighted) const {
+    const int64_t group = config_.group();
+    for (int64_t i = 0; i < tile.tokens; ++i)
+        for (int64_t g = 0; g < group; ++g) {
+            const int64_t r = i * group + g;
+            float* const out = rows.out + (tile.row + i) * rows.out_stride + (kv_head * group + g) * config_.head_dim;
+            std::memcpy(out, weighted + r * padded_, config_.head_dim * sizeof(float));
+            kernels_.scale(out, 1.0f / sum[r], config_.head_dim);
+        }
+}
+
+}  // namespace lpx

@@ -1,0 +1,414 @@
+#include "decoder.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace lpx {
+
+namespace {
+
+// Up to so many rows, every thread computes norms and quantization of all rows for itself: cheaper than a barrier.
+constexpr int64_t kPrivateRows = 4;
+// Logits of so many rows at a time at most, fewer when the vocabulary is large.
+constexpr int64_t kMaxLogitRows = 64;
+constexpr int64_t kLogitFloats = int64_t{8} << 20;
+// Columns of gate and up that are multiplied at a time: their rows stay in the cache until they are combined.
+constexpr int64_t kGateGroups = 8;
+
+int64_t pad(int64_t cols) {
+    return (cols + kBlockCols - 1) / kBlockCols * kBlockCols;
+}
+
+int64_t logit_rows(const DecoderConfig& c) {
+    return std::clamp<int64_t>(kLogitFloats / c.vocab_size, 1, kMaxLogitRows);
+}
+
+int64_t widest(const DecoderConfig& c) {
+    return pad(std::max({c.hidden_size, c.query_size(), c.intermediate_size}));
+}
+
+struct Range {
+    int64_t begin, end;
+    bool empty() const { return begin >= end; }
+};
+
+Range share(int64_t count, int thread, int threads) {
+    return {count * thread / threads, count * (thread + 1) / threads};
+}
+
+}  // namespace
+
+void DecoderConfig::check() const {
+    const auto fail = [](const std::string& what) { throw std::invalid_argument(what); };
+    if (hidden_size < 1 || intermediate_size < 1 || vocab_size < 1 || layers.empty()) fail("a size is not positive");
+    if (num_kv_heads < 1 || num_heads < 1 || num_heads % num_kv_heads != 0)
+        fail(std::to_string(num_heads) + " query heads cannot share " + std::to_string(num_kv_heads) +
+             " KV heads evenly");
+    if (head_dim < 8 || head_dim > 256 || head_dim % 8 != 0)
+        fail("head size " + std::to_string(head_dim) + " is no multiple of 8 in [8, 256]");
+    if (rotaries.empty()) fail("no rotary embedding");
+    for (const RotaryConfig& r : rotaries)
+        if (r.inv_freq.empty() || 2 * std::ssize(r.inv_freq) > head_dim)
+            fail("rotary frequencies do not fit the head size");
+    for (const LayerConfig& l : layers)
+        if (l.rotary < 0 || l.rotary >= std::ssize(rotaries) || l.window < 0)
+            fail("a layer has a bad rotary index or window");
+}
+
+// Activations of some rows as matrices read them.
+struct Decoder::Quantized {
+    AlignedBuffer<int8_t> q8;
+    AlignedBuffer<float> scale;
+    AlignedBuffer<int16_t> sum;
+    AlignedBuffer<float> normed;
+
+    Quantized(const DecoderConfig& c, int64_t rows)
+        : q8(rows * widest(c)),
+          scale(rows * widest(c) / kBlockCols),
+          sum(rows * widest(c) / 16),
+          normed(rows * pad(c.hidden_size)) {}
+    static size_t bytes_for(const DecoderConfig& c, int64_t rows) {
+        return rows * (widest(c) + widest(c) / kBlockCols * sizeof(float) + widest(c) / 16 * sizeof(int16_t) +
+                       pad(c.hidden_size) * sizeof(float));
+    }
+};
+
+// Everything a step works in, allocated once. Strides are padded to whole blocks of columns; the padding stays zero.
+struct Decoder::Buffers {
+    int64_t hidden, query, kv, inter, vocab;  // strides
+    AlignedBuffer<float> x;                   // residual stream
+    AlignedBuffer<float> projected;           // output of the o and down matrices
+    AlignedBuffer<float> q, k, v, attended, gated, logits;
+    Quantized shared;
+    struct PerThread {
+        AlignedBuffer<float> x;  // copy of the residual stream, for few rows
+        Quantized quantized;
+        AlignedBuffer<float> gate, up;
+        AlignedBuffer<std::byte> scratch;
+    };
+    std::vector<PerThread> threads;
+
+    static int64_t chunk_stride() { return kGateGroups * kGroupRows; }
+
+    Buffers(const DecoderConfig& c, const DecoderLimits& l, int thread_count, size_t scratch_bytes)
+        : hidden(pad(c.hidden_size)),
+          query(pad(c.query_size())),
+          kv(pad(c.kv_size())),
+          inter(pad(c.intermediate_size)),
+          vocab(pad(c.vocab_size)),
+          x(l.max_rows * hidden),
+          projected(l.max_rows * hidden),
+          q(l.max_rows * query),
+          k(l.max_rows * kv),
+          v(l.max_rows * kv),
+          attended(l.max_rows * query),
+          gated(l.max_rows * inter),
+          logits(logit_rows(c) * vocab),
+          shared(c, std::max(l.max_rows, logit_rows(c))) {
+        for (int t = 0; t < thread_count; ++t)
+            threads.push_back({AlignedBuffer<float>(kPrivateRows * hidden), Quantized(c, kPrivateRows),
+                               AlignedBuffer<float>(l.max_rows * chunk_stride()),
+                               AlignedBuffer<float>(l.max_rows * chunk_stride()),
+                               AlignedBuffer<std::byte>(scratch_bytes)});
+    }
+    static size_t bytes_for(const DecoderConfig& c, const DecoderLimits& l, int thread_count) {
+        const int64_t hidden = pad(c.hidden_size), query = pad(c.query_size()), kv = pad(c.kv_size());
+        const size_t shared = l.max_rows * (2 * hidden + 2 * query + 2 * kv + pad(c.intermediate_size)) +
+                              logit_rows(c) * pad(c.vocab_size);
+        const size_t per_thread = kPrivateRows * hidden + 2 * l.max_rows * chunk_stride();
+        return sizeof(float) * (shared + thread_count * per_thread) +
+               Quantized::bytes_for(c, std::max(l.max_rows, logit_rows(c))) +
+               thread_count * Quantized::bytes_for(c, kPrivateRows);
+    }
+};
+
+// One thread's way through a step. All threads run the same code and meet at the barriers.
+struct Decoder::Worker {
+    Decoder& d;
+    const StepInput& input;
+    LogitSink& sink;
+    const int thread;
+    const int threads = d.pool_.size();
+    const DecoderConfig& c = d.config_;
+    const KernelTable& kernels = d.kernels_;
+    Buffers& b = *d.buffers_;
+    Buffers::PerThread& own = b.threads[thread];
+    const int64_t rows = input.rows();
+    const bool few = rows <= kPrivateRows;
+    // Rows whose norms this thread computes, and where it keeps their residual stream.
+    const Range norm_rows = few ? Range{0, rows} : share(rows, thread, threads);
+    float* const x = few ? own.x.data() : b.x.data();
+    Quantized& quantized = few ? own.quantized : b.shared;
+    Clock::time_point phase_start = Clock::now();
+
+    void run() {
+        embed();
+        const AttentionStage::Rows attention_rows{.query = b.q.data(),
+                                                  .key = b.k.data(),
+                                                  .value = b.v.data(),
+                                                  .out = b.attended.data(),
+                                                  .query_stride = b.query,
+                                                  .kv_stride = b.kv,
+                                                  .out_stride = b.query};
+        const WeightVector* pending_norm = nullptr;  // of `projected`, which is still to be added to x
+        for (size_t layer = 0; layer < c.layers.size(); ++layer) {
+            const LayerWeights& w = d.weights_.layers()[layer];
+            if (pending_norm != nullptr) add_projected(*pending_norm);
+            const Activations input_rows = normed(w.attn_norm, needs_int8({&w.q, &w.k, &w.v}));
+            end_phase(Phase::Norm);
+            multiply_qkv(w, input_rows);
+            d.pool_.barrier();
+            end_phase(Phase::Qkv);
+
+            if (d.attention_->stores_first()) {
+                d.attention_->store_rows(layer, w, attention_rows, thread);
+                d.pool_.barrier();
+            }
+            d.attention_->attend(layer, w, attention_rows, thread);
+            d.pool_.barrier();
+            end_phase(Phase::Attention);
+
+            multiply(w.o, quantize(b.attended.data(), b.query, needs_int8({&w.o})), w.o_bias, b.projected.data(),
+                     b.hidden);
+            d.pool_.barrier();
+            end_phase(Phase::Output);
+
+            add_projected(w.attn_post_norm);
+            const Activations ffn_rows = normed(w.ffn_norm, needs_int8({&w.gate, &w.up}));
+            end_phase(Phase::Norm);
+            multiply_gate_up(w, ffn_rows);
+            d.pool_.barrier();
+            end_phase(Phase::GateUp);
+
+            multiply(w.down, quantize(b.gated.data(), b.inter, needs_int8({&w.down})), {}, b.projected.data(),
+                     b.hidden);
+            d.pool_.barrier();
+            end_phase(Phase::Down);
+            pending_norm = &w.ffn_post_norm;
+        }
+        if (input.logit_rows.empty()) return;
+        add_projected(*pending_norm);
+        if (!few) d.pool_.barrier();
+        for (int64_t first = 0; first < std::ssize(input.logit_rows); first += logit_rows(c)) {
+            if (first > 0) d.pool_.barrier();  // the sinks are done with the slice before
+            make_logits(first, std::min(std::ssize(input.logit_rows) - first, logit_rows(c)));
+        }
+    }
+
+    void embed() {
+        for (int64_t row = norm_rows.begin; row < norm_rows.end; ++row) {
+            float* const out = x + row * b.hidden;
+            d.weights_.embedding().decode(input.token_ids[row], out);
+            if (c.embedding_scale != 1.0f) kernels.scale(out, c.embedding_scale, c.hidden_size);
+        }
+        const Range share_of_rows = share(rows, thread, threads);
+        for (int64_t s = 0; s < input.sequences(); ++s) {
+            const int64_t begin = std::max<int64_t>(share_of_rows.begin, input.row_begin[s]);
+            const int64_t end = std::min<int64_t>(share_of_rows.end, input.row_begin[s + 1]);
+            for (int64_t row = begin; row < end; ++row)
+                d.rotary_->fill(row, input.start_position[s] + row - input.row_begin[s]);
+        }
+        end_phase(Phase::Begin);
+    }
+
+    static bool needs_int8(std::initializer_list<const PackedMatrix*> matrices) {
+        return std::any_of(matrices.begin(), matrices.end(), [](const PackedMatrix* m) { return !m->float_weights(); });
+    }
+
+    // x += projected, normalized first where the model has such a norm.
+    void add_projected(const WeightVector& post_norm) {
+        for (int64_t row = norm_rows.begin; row < norm_rows.end; ++row) {
+            const float* y = b.projected.data() + row * b.hidden;
+            if (!post_norm.empty()) {
+                float* const normed = quantized.normed.data() + row * b.hidden;
+                kernels.rms_norm(y, post_norm.data(), c.norm_eps, c.hidden_size, normed);
+                y = normed;
+            }
+            kernels.add(x + row * b.hidden, y, c.hidden_size);
+        }
+    }
+
+    // Norm of x, ready for matrices.
+    Activations normed(const WeightVector& norm, bool int8) {
+        for (int64_t row = norm_rows.begin; row < norm_rows.end; ++row)
+            kernels.rms_norm(x + row * b.hidden, norm.data(), c.norm_eps, c.hidden_size,
+                             quantized.normed.data() + row * b.hidden);
+        return quantize(quantized.normed.data(), b.hidden, int8);
+    }
+
+    // `values` are the rows that this thread normed, or complete on all threads.
+    Activations quantize(const float* values, int64_t cols, bool int8) {
+        return quantize(values, cols, int8, norm_rows, few, quantized);
+    }
+    Activations quantize(const float* values, int64_t cols, bool int8, Range range, bool alone, Quantized& to) {
+        const int64_t blocks = cols / kBlockCols;
+        if (int8 && !range.empty())
+            kernels.quantize_rows(values + range.begin * cols, range.end - range.begin, cols,
+                                  to.q8.data() + range.begin * cols, to.scale.data() + range.begin * blocks,
+                                  to.sum.data() + range.begin * blocks * 2);
+        if (!alone) d.pool_.barrier();
+        return {.cols = cols, .f32 = values, .q8 = to.q8.data(), .scale = to.scale.data(), .sum = to.sum.data()};
+    }
+
+    // Output rows [groups.begin * 16, groups.end * 16) of a matrix for `count` rows of activations.
+    void multiply_groups(const PackedMatrix& m, Range groups, const Activations& a, int64_t count,
+                         const WeightVector& bias, float* out, int64_t stride) {
+        if (groups.empty()) return;
+        kernels.matmul(m, groups.begin, groups.end, a, count, out, stride, own.scratch.data());
+        if (bias.empty()) return;
+        const int64_t begin = groups.begin * kGroupRows, end = std::min(groups.end * kGroupRows, m.rows());
+        for (int64_t row = 0; row < count; ++row)
+            kernels.add(out + row * stride + begin, bias.data() + begin, end - begin);
+    }
+
+    void multiply(const PackedMatrix& m, const Activations& a, const WeightVector& bias, float* out, int64_t stride) {
+        multiply_groups(m, share(m.groups(), thread, threads), a, rows, bias, out, stride);
+    }
+
+    // The groups of all three matrices in a row, divided by bytes.
+    void multiply_qkv(const LayerWeights& w, const Activations& a) {
+        const PackedMatrix* const matrices[] = {&w.q, &w.k, &w.v};
+        const WeightVector* const biases[] = {&w.q_bias, &w.k_bias, &w.v_bias};
+        float* const outs[] = {b.q.data(), b.k.data(), b.v.data()};
+        const int64_t strides[] = {b.query, b.kv, b.kv};
+        int64_t total = 0;
+        for (const PackedMatrix* m : matrices) total += m->groups() * m->group_bytes();
+        const Range bytes = share(total, thread, threads);
+        int64_t offset = 0;
+        for (int i = 0; i < 3; ++i) {
+            const PackedMatrix& m = *matrices[i];
+            // A group belongs to the thread in whose share its first byte lies.
+            const auto first_from = [&](int64_t byte) {
+                const auto size = static_cast<int64_t>(m.group_bytes());
+                return std::clamp<int64_t>((byte - offset + size - 1) / size, 0, m.groups());
+            };
+            multiply_groups(m, {first_from(std::max(bytes.begin, offset)), first_from(std::max(bytes.end, offset))}, a,
+                            rows, *biases[i], outs[i], strides[i]);
+            offset += m.groups() * m.group_bytes();
+        }
+    }
+
+    void multiply_gate_up(const LayerWeights& w, const Activations& a) {
+        const Range groups = share(w.gate.groups(), thread, threads);
+        const auto combine = c.activation == GateActivation::Silu ? kernels.silu_mul : kernels.gelu_tanh_mul;
+        const int64_t stride = Buffers::chunk_stride();
+        for (int64_t g = groups.begin; g < groups.end; g += kGateGroups) {
+            const Range chunk{g, std::min(g + kGateGroups, groups.end)};
+            const int64_t begin = g * kGroupRows, end = std::min(chunk.end * kGroupRows, c.intermediate_size);
+            // matmul writes output row n at out[n]: shifted back, the chunk starts at the buffer's start.
+            kernels.matmul(w.gate, chunk.begin, chunk.end, a, rows, own.gate.data() - begin, stride,
+                           own.scratch.data());
+            kernels.matmul(w.up, chunk.begin, chunk.end, a, rows, own.up.data() - begin, stride, own.scratch.data());
+            for (int64_t row = 0; row < rows; ++row)
+                combine(own.gate.data() + row * stride, own.up.data() + row * stride, end - begin,
+                        b.gated.data() + row * b.inter + begin);
+        }
+    }
+
+    void make_logits(int64_t first, int64_t count) {
+        const PackedMatrix& head = d.weights_.head();
+        Quantized& to = few ? own.quantized : b.shared;
+        const Range range = few ? Range{0, count} : share(count, thread, threads);
+        for (int64_t i = range.begin; i < range.end; ++i)
+            kernels.rms_norm(x + input.logit_rows[first + i] * b.hidden, d.weights_.final_norm().data(), c.norm_eps,
+                             c.hidden_size, to.normed.data() + i * b.hidden);
+        const Activations a = quantize(to.normed.data(), b.hidden, !head.float_weights(), range, few, to);
+        const Range groups = share(head.groups(), thread, threads);
+        multiply_groups(head, groups, a, count, {}, b.logits.data(), b.vocab);
+        if (c.logit_softcap > 0.0f && !groups.empty()) {
+            const int64_t begin = groups.begin * kGroupRows, end = std::min(groups.end * kGroupRows, c.vocab_size);
+            for (int64_t i = 0; i < count; ++i)
+                kernels.softcap(b.logits.data() + i * b.vocab + begin, c.logit_softcap, end - begin);
+        }
+        d.pool_.barrier();
+        end_phase(Phase::Head);
+        for (int64_t i = thread; i < count; i += threads)
+            sink.take(first + i, {b.logits.data() + i * b.vocab, static_cast<size_t>(c.vocab_size)}, thread);
+        end_phase(Phase::Sample);
+    }
+
+    void end_phase(Phase phase) {
+        if (thread != 0 || !d.profiling_) return;
+        const Clock::time_point now = Clock::now();
+        d.profile_[static_cast<size_t>(phase)] += std::chrono::nanoseconds(now - phase_start).count();
+        phase_start = now;
+    }
+};
+
+Decoder::Decoder(DecoderConfig config, DecoderLimits limits, int threads, const char* isa)
+    : config_(std::move(config)),
+      limits_(limits),
+      kernels_(kernels_for(isa)),
+      pool_(threads),
+      weights_((config_.check(), config_)) {
+    if (limits.max_rows < 1 || limits.max_model_len < 1 || limits.max_model_len > INT32_MAX || limits.kv_blocks < 1)
+        throw std::invalid_argument("a limit of the decoder is not positive");
+}
+
+Decoder::~Decoder() = default;
+
+void Decoder::finish() {
+    weights_.check_complete();
+    size_t scratch = 0;
+    weights_.for_each_matrix([&](const PackedMatrix& m) { scratch = std::max(scratch, matmul_scratch_bytes(m)); });
+    cache_ = std::make_unique<KvCache>(limits_.kv_blocks, std::ssize(config_.layers), config_.num_kv_heads,
+                                       config_.head_dim);
+    rotary_ = std::make_unique<RotaryRows>(config_, limits_.max_rows);
+    attention_ = std::make_unique<AttentionStage>(config_, kernels_, *cache_, *rotary_, pool_.size(), limits_.max_rows);
+    buffers_ = std::make_unique<Buffers>(config_, limits_, pool_.size(), scratch);
+}
+
+size_t Decoder::work_bytes(const DecoderConfig& config, const DecoderLimits& limits, int threads) {
+    return Buffers::bytes_for(config, limits, threads) + RotaryRows::bytes_for(config, limits.max_rows) +
+           AttentionStage::bytes_for(config, threads);
+}
+
+void Decoder::step(const StepInput& input, LogitSink& sink) {
+    check(input);
+    if (input.rows() == 0) return;
+    attention_->begin_step(input);
+    pool_.run([&](int thread) { Worker{.d = *this, .input = input, .sink = sink, .thread = thread}.run(); });
+}
+
+void Decoder::check(const StepInput& input) const {
+    const auto fail = [](const std::string& what) { throw std::invalid_argument(what); };
+    if (!buffers_) fail("the decoder is not finished: weights are missing");
+    if (input.rows() > limits_.max_rows)
+        fail("a step of " + std::to_string(input.rows()) + " rows; at most " + std::to_string(limits_.max_rows) +
+             " fit");
+    const int64_t sequences = input.sequences();
+    if (std::ssize(input.row_begin) != sequences + 1 || std::ssize(input.table_begin) != sequences + 1 ||
+        input.row_begin.front() != 0 || input.row_begin.back() != input.rows() || input.table_begin.front() != 0 ||
+        input.table_begin.back() != std::ssize(input.block_ids))
+        fail("offsets of the step do not match its rows and block tables");
+    for (const int32_t id : input.token_ids)
+        if (id < 0 || id >= config_.vocab_size)
+            fail("token id " + std::to_string(id) + " is outside the vocabulary of " +
+                 std::to_string(config_.vocab_size));
+    for (const int32_t id : input.block_ids)
+        if (id < 0 || id >= limits_.kv_blocks)
+            fail("KV block " + std::to_string(id) + " does not exist; there are " + std::to_string(limits_.kv_blocks));
+    for (int64_t s = 0; s < sequences; ++s) {
+        const int64_t rows = int64_t{input.row_begin[s + 1]} - input.row_begin[s];
+        const int64_t end = input.start_position[s] + rows;
+        if (rows < 1 || input.start_position[s] < 0 || end > limits_.max_model_len)
+            fail("positions [" + std::to_string(input.start_position[s]) + ", " + std::to_string(end) +
+                 ") do not fit a context of " + std::to_string(limits_.max_model_len));
+        const int64_t table = int64_t{input.table_begin[s + 1]} - input.table_begin[s];
+        if (table < 0 || table * kKvBlock < end)
+            fail("a block table of " + std::to_string(table) + " blocks does not reach position " +
+                 std::to_string(end - 1));
+    }
+    int64_t previous = -1;
+    for (const int32_t row : input.logit_rows) {
+        if (row <= previous || row >= input.rows()) fail("rows that want logits are out of range or out of order");
+        previous = row;
+    }
+}
+
+void Decoder::set_profiling(bool on) {
+    profiling_ = on;
+    profile_ = {};
+}
+
+}  // namespace lpx

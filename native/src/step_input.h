@@ -1,0 +1,29 @@
+// The rows of one step, flat: what lpx.runtime.step.StepBatch says about tokens and KV blocks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace lpx {
+
+struct StepInput {
+    std::span<const int32_t> token_ids;       // [rows], sequence after sequence
+    std::span<const int32_t> row_begin;       // [sequences + 1] into token_ids
+    std::span<const int32_t> start_position;  // [sequences]: position of a sequence's first row
+    std::span<const int32_t> block_ids;       // block tables, sequence after sequence
+    std::span<const int32_t> table_begin;     // [sequences + 1] into block_ids
+    std::span<const int32_t> logit_rows;      // rows that need logits, ascending
+
+    int64_t rows() const { return std::ssize(token_ids); }
+    int64_t sequences() const { return std::ssize(start_position); }
+};
+
+// Takes the logits of each row of StepInput::logit_rows, on whatever thread; may change them.
+class LogitSink {
+  public:
+    virtual ~LogitSink() = default;
+    // `index` counts logit_rows. Must not throw.
+    virtual void take(int64_t index, std::span<float> logits, int thread) noexcept = 0;
+};
+
+}  // namespace lpx
