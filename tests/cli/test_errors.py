@@ -1,0 +1,98 @@
+"""Every failure is one line on standard error, nothing on standard output, and the right exit code."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+
+def one_line(done, code: int) -> str:
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "hi", "--temperature", "-1"), "temperature"),
+        (("run", "hi", "--top-p", "0"), "top_p"),
+        (("run", "hi", "--max-tokens", "0"), "max_tokens"),
+        (("run", "hi", "--raw", "--system", "x"), "--raw"),
+        (("run", ""), "empty"),
+        (("run", "hi", "--quantization", "q3"), "q3"),
+        (("run", "hi", "--isa", "mmx"), "mmx"),
+        (("run", "hi", "--threads", "0"), "threads"),
+        (("run", "hi", "--max-model-len", "1000000"), "1000000"),
+        (("run", "word " * 2000), "1024"),
+    ],
+)
+def test_wrong_values_are_named_and_end_with_2(lpx, arguments, said):
+    assert said in one_line(lpx(*arguments), 2)
+
+
+def test_input_that_is_not_utf8_is_refused(lpx):
+    for data in (b"caf\xe9", "text".encode("utf-16")):
+        assert "not valid UTF-8" in one_line(lpx("run", input=data), 2)
+
+
+def test_unknown_model_says_where_it_was_looked_for(lpx):
+    assert "no-such-model" in one_line(lpx("run", "hi", "--model", "no-such-model"), 1)
+
+
+def test_broken_model_file_is_named(lpx, tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\xff" * 100)
+    assert "broken.gguf" in one_line(lpx("run", "hi", "-m", str(broken)), 1)
+
+
+def test_memory_that_does_not_suffice_is_refused_with_numbers(lpx):
+    line = one_line(lpx("run", "hi", "--kv-cache-memory", "900T"), 1)
+    assert any(unit in line for unit in ("MiB", "GiB", "TiB"))
+
+
+def test_unknown_option_ends_with_2(lpx):
+    done = lpx("run", "hi", "--no-such-option")
+    assert done.returncode == 2
+    assert "--no-such-option" in done.stderr
+
+
+def test_size_that_is_none_shows_an_example(lpx):
+    done = lpx("run", "hi", "--kv-cache-memory", "lots")
+    assert done.returncode == 2
+    assert "512M" in done.stderr
+
+
+def test_debug_variable_shows_the_traceback(lpx):
+    done = lpx("run", "hi", "--temperature", "-1", LPX_DEBUG="1")
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+    assert "InvalidRequestError" in done.stderr
+
+
+def test_busy_port_ends_at_once_with_the_holder(lpx):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = one_line(lpx("serve", "--port", str(port)), 1)
+    assert str(port) in line
+
+
+def test_host_that_others_reach_is_refused(lpx):
+    assert "--insecure-no-auth" in one_line(lpx("serve", "--host", "0.0.0.0", "--port", "0"), 2)
+
+
+def test_failed_pull_shows_the_reason(lpx, tmp_path):
+    done = lpx(
+        *("models", "pull", "smollm2-135m", "--models-dir", str(tmp_path / "models")),
+        PIP_CONFIG_FILE="/dev/null",
+        PIP_NO_INDEX="1",
+        PIP_FIND_LINKS=str(tmp_path),
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "No matching distribution" in done.stderr
+    assert "Traceback" not in done.stderr
