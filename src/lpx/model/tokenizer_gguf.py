@@ -1,0 +1,265 @@
+"""Builds a tokenizer from the `tokenizer.ggml.*` keys of a GGUF file."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lpx.errors import TokenizerError
+from lpx.model.pre_tokenizers import build_byte_level, split_rule
+from lpx.model.special_tokens import Marker, looks_like_marker
+from lpx.model.tokenizer import Vocabulary
+from lpx.model.tokenizer_source import (
+    TOKEN_BYTE,
+    TOKEN_CONTROL,
+    TOKEN_NORMAL,
+    TOKEN_UNKNOWN,
+    TOKEN_UNUSED,
+    TOKEN_USER_DEFINED,
+    GgufTokenizerSource,
+)
+
+_SPACE_MARK = "▁"
+
+
+def build_from_gguf(source: GgufTokenizerSource, pre_tokenizer: str | None = None) -> Vocabulary:
+    """Build a byte-level BPE ("gpt2") or SentencePiece ("llama") vocabulary.
+
+    Raises:
+        TokenizerError: another model, tokens that are ambiguous, merges or scores that do not fit the tokens.
+    """
+    types = _token_types(source)
+    if source.model == "gpt2":
+        return _build_byte_level(source, types, pre_tokenizer)
+    if source.model == "llama":
+        if pre_tokenizer is not None:
+            raise TokenizerError(
+                f"--tokenizer-pre {pre_tokenizer!r} has no meaning for a SentencePiece vocabulary "
+                "(tokenizer.ggml.model = llama); leave the option out."
+            )
+        return _build_sentencepiece(source, types)
+    raise TokenizerError(
+        f"Unsupported tokenizer {source.model!r} (tokenizer.ggml.model); supported: gpt2 (byte-level BPE), "
+        "llama (SentencePiece BPE)."
+    )
+
+
+def _token_types(source: GgufTokenizerSource) -> NDArray[np.int32]:
+    """One TOKEN_* value per token, with turn markers that the file calls ordinary words made control tokens."""
+    count = len(source.tokens)
+    if source.token_types is None:
+        types = np.full(count, TOKEN_NORMAL, dtype=np.int32)
+    else:
+        types = np.array(source.token_types, dtype=np.int32)
+        if len(types) != count:
+            raise TokenizerError(f"tokenizer.ggml.token_type has {len(types)} entries for {count} tokens.")
+    for token_id in np.flatnonzero(types == TOKEN_USER_DEFINED).tolist():
+        if looks_like_marker(source.tokens[token_id]):
+            types[token_id] = TOKEN_CONTROL
+    for special_id in (source.bos_id, *sorted(source.eos_ids)):
+        if special_id is None:
+            continue
+        if not 0 <= special_id < count:
+            raise TokenizerError(f"Special token id {special_id} is outside the vocabulary of {count} tokens.")
+        types[special_id] = TOKEN_CONTROL
+    return types
+
+
+def _build_byte_level(source: GgufTokenizerSource, types: NDArray[np.int32], pre_tokenizer: str | None) -> Vocabulary:
+    from tokenizers import Tokenizer, models, normalizers
+
+    rule = split_rule(source.pre, pre_tokenizer)
+    if source.merges is None:
+        raise TokenizerError("tokenizer.ggml.merges is missing: byte-level BPE cannot work without it.")
+    vocab = _plain_vocab(source.tokens, types)
+    merges = []
+    for rank, line in enumerate(source.merges):
+        left, _, right = line.partition(" ")
+        if not left or not right or " " in right:
+            raise TokenizerError(f"tokenizer.ggml.merges[{rank}] is not two words: {line!r}.")
+        merges.append((left, right))
+    try:
+        model = models.BPE(vocab=vocab, merges=merges, ignore_merges=rule.ignore_merges)
+    except Exception:
+        # Merges that lead to a token outside the plain vocabulary: those into control or unused tokens can be left
+        # out, since text must not reach them; any other is an error.
+        listed = set(source.tokens)
+        kept = [(a, b) for a, b in merges if a in vocab and b in vocab and a + b in vocab]
+        unlisted = [(a, b) for a, b in merges if not (a in listed and b in listed and a + b in listed)]
+        if unlisted:
+            raise TokenizerError(f"tokenizer.ggml.merges uses tokens that are not listed: {unlisted[0]!r}.") from None
+        model = models.BPE(vocab=vocab, merges=kept, ignore_merges=rule.ignore_merges)
+    core = Tokenizer(model)
+    core.pre_tokenizer = build_byte_level(rule)
+    if rule.nfc:
+        core.normalizer = normalizers.NFC()
+    _add_words(core, source.tokens, types)
+    return Vocabulary(
+        core=core,
+        inner_core=core,
+        texts=source.tokens,
+        encoding="byte-level",
+        markers=_markers(source, types, rstrip=False),
+        silent=_ids(types, TOKEN_UNUSED, TOKEN_UNKNOWN),
+        literal=_ids(types, TOKEN_USER_DEFINED),
+        bos_id=source.bos_id,
+        eos_ids=source.eos_ids,
+        add_bos=rule.adds_bos if source.add_bos is None else source.add_bos,
+        vocab_rows=source.vocab_rows,
+        special_texts=_special_texts(source),
+    )
+
+
+def _build_sentencepiece(source: GgufTokenizerSource, types: NDArray[np.int32]) -> Vocabulary:
+    from tokenizers import Tokenizer, models, normalizers
+
+    if source.scores is None:
+        raise TokenizerError("tokenizer.ggml.scores is missing: a SentencePiece vocabulary cannot work without it.")
+    if source.remove_extra_whitespaces:
+        raise TokenizerError(
+            "tokenizer.ggml.remove_extra_whitespaces is set: that SentencePiece option is not supported."
+        )
+    vocab = _plain_vocab(source.tokens, types)
+    unknown = None
+    if source.unk_id is not None and 0 <= source.unk_id < len(source.tokens):
+        unknown = source.tokens[source.unk_id]
+        vocab[unknown] = source.unk_id
+    normal = np.flatnonzero(types == TOKEN_NORMAL)
+    order = normal[np.argsort(-source.scores[normal].astype(np.float64), kind="stable")]
+    pieces = [source.tokens[i] for i in order.tolist()]
+    core = Tokenizer(
+        models.BPE(
+            vocab=vocab,
+            merges=sentencepiece_merges(pieces),
+            unk_token=unknown,
+            byte_fallback=bool(np.any(types == TOKEN_BYTE)),
+            fuse_unk=True,
+        )
+    )
+    prefix_space = source.add_space_prefix is not False
+    steps: list[normalizers.Normalizer] = [normalizers.Prepend(_SPACE_MARK)] if prefix_space else []
+    core.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE_MARK)])
+    _add_words(core, source.tokens, types)
+    return Vocabulary(
+        core=core,
+        inner_core=core,
+        texts=source.tokens,
+        encoding="sentencepiece",
+        markers=_markers(source, types, rstrip=False),
+        silent=_ids(types, TOKEN_UNUSED, TOKEN_UNKNOWN),
+        literal=_ids(types, TOKEN_USER_DEFINED),
+        byte_tokens=True,
+        bos_id=source.bos_id,
+        eos_ids=source.eos_ids,
+        add_bos=source.add_bos is not False,
+        prefix_space=prefix_space,
+        vocab_rows=source.vocab_rows,
+        special_texts=_special_texts(source),
+    )
+
+
+def _plain_vocab(tokens: list[str], types: NDArray[np.int32]) -> dict[str, int]:
+    """Token text -> id for the tokens that text may reach."""
+    vocab = dict(zip(tokens, range(len(tokens)), strict=True))
+    if len(vocab) != len(tokens):
+        seen: set[str] = set()
+        twice = next(t for t in tokens if t in seen or seen.add(t))  # type: ignore[func-returns-value]
+        raise TokenizerError(f"tokenizer.ggml.tokens lists {twice!r} twice: encoding would be ambiguous.")
+    hidden = (types == TOKEN_CONTROL) | (types == TOKEN_UNUSED) | (types == TOKEN_UNKNOWN)
+    for token_id in np.flatnonzero(hidden).tolist():
+        del vocab[tokens[token_id]]
+    return vocab
+
+
+def _add_words(core: object, tokens: list[str], types: NDArray[np.int32]) -> None:
+    """Make user-defined tokens match in the raw text, before any splitting or merging."""
+    from tokenizers import AddedToken, Tokenizer
+
+    assert isinstance(core, Tokenizer)
+    ids = np.flatnonzero(types == TOKEN_USER_DEFINED).tolist()
+    words = [AddedToken(tokens[i], normalized=False, special=False) for i in ids if tokens[i]]
+    if words:
+        core.add_tokens(words)
+
+
+def _markers(source: GgufTokenizerSource, types: NDArray[np.int32], *, rstrip: bool) -> list[Marker]:
+    ids = np.flatnonzero(types == TOKEN_CONTROL).tolist()
+    return [Marker(i, source.tokens[i], rstrip=rstrip) for i in ids]
+
+
+def _special_texts(source: GgufTokenizerSource) -> dict[str, str]:
+    ids = {
+        "bos_token": source.bos_id,
+        "eos_token": source.eos_id,
+        "unk_token": source.unk_id,
+        "pad_token": source.pad_id,
+    }
+    return {name: source.tokens[i] for name, i in ids.items() if i is not None and 0 <= i < len(source.tokens)}
+
+
+def _ids(types: NDArray[np.int32], *wanted: int) -> frozenset[int]:
+    return frozenset(np.flatnonzero(np.isin(types, wanted)).tolist())
+
+
+# A prime-like odd multiplier for polynomial hashes modulo 2^64, and its inverse.
+_BASE = 0x9E3779B97F4A7C15
+_BASE_INVERSE = pow(_BASE, -1, 1 << 64)
+_FILTER_BITS = 24
+
+
+def sentencepiece_merges(pieces: list[str]) -> list[tuple[str, str]]:
+    """Derive BPE merges from pieces sorted by falling score.
+
+    SentencePiece merges the neighbours whose joined text has the best score, so every way to cut a piece into two known
+    pieces is a merge, ranked by the piece's score. No two ways to cut the same piece can compete: inside a piece the
+    merges run in the same order wherever it stands, so only one of its cuts is ever reached.
+
+    All cuts (1.5 million for Gemma's 262,144 tokens) are tested together on 64-bit hashes of their halves. Should two
+    texts share a hash, the BPE model refuses the wrong pair, which joins to no known token.
+    """
+    if not pieces:
+        return []
+    lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
+    codes = np.frombuffer("".join(pieces).encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.uint64)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    total = int(ends[-1])
+
+    # prefix[k] = sum over j < k of code[j] * BASE^j, so text [a, b) hashes to (prefix[b] - prefix[a]) * BASE^-a.
+    powers = np.full(total + 1, _BASE, dtype=np.uint64)
+    powers[0] = 1
+    np.cumprod(powers, out=powers)
+    inverses = np.full(total + 1, _BASE_INVERSE, dtype=np.uint64)
+    inverses[0] = 1
+    np.cumprod(inverses, out=inverses)
+    mixed = (codes + np.uint64(1)) * np.uint64(0xD6E8FEB86659FD93)
+    prefix = np.zeros(total + 1, dtype=np.uint64)
+    np.cumsum(mixed * powers[:-1], out=prefix[1:])
+
+    piece_hashes = (prefix[ends] - prefix[starts]) * inverses[starts]
+    present = np.zeros(1 << _FILTER_BITS, dtype=bool)
+    shift = np.uint64(64 - _FILTER_BITS)
+    present[piece_hashes >> shift] = True
+
+    # Every place inside a piece: all positions but the starts.
+    inside = np.ones(total, dtype=bool)
+    inside[starts[lengths > 0]] = False
+    cuts = np.flatnonzero(inside)
+    owner = np.repeat(np.arange(len(pieces)), lengths)[cuts]
+    left = (prefix[cuts] - prefix[starts[owner]]) * inverses[starts[owner]]
+    keep = present[left >> shift]
+    cuts, owner, left = cuts[keep], owner[keep], left[keep]
+    right = (prefix[ends[owner]] - prefix[cuts]) * inverses[cuts]
+    keep = present[right >> shift]
+    left, right = left[keep], right[keep]
+
+    by_hash = np.argsort(piece_hashes)
+    ordered = piece_hashes[by_hash]
+    last = len(ordered) - 1
+    left_at = np.minimum(np.searchsorted(ordered, left), last)
+    right_at = np.minimum(np.searchsorted(ordered, right), last)
+    keep = (ordered[left_at] == left) & (ordered[right_at] == right)
+    name = pieces.__getitem__
+    return list(
+        zip(map(name, by_hash[left_at[keep]].tolist()), map(name, by_hash[right_at[keep]].tolist()), strict=True)
+    )
