@@ -17,13 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lpx.engine.engine import Engine, Prompt
 from lpx.engine.outputs import EngineInfo, EngineStats, RequestDelta, merge_deltas
 from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.sequence import Request
 from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError, QueueFullError
+
+if TYPE_CHECKING:
+    from lpx.model.tokenizer import Tokenizer
 
 _Result = TypeVar("_Result")
 
@@ -168,6 +171,11 @@ class AsyncEngine:
     @property
     def info(self) -> EngineInfo:
         return self._engine.info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; its methods may be called from any thread."""
+        return self._engine.tokenizer
 
     @property
     def failed(self) -> BaseException | None:
