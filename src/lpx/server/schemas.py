@@ -98,7 +98,10 @@ def _template_kwargs(value: Any) -> Any:
     if not isinstance(value, dict) or len(value) > _MAX_TEMPLATE_KWARGS:
         raise _fail(f"must be an object of at most {_MAX_TEMPLATE_KWARGS} plain flags")
     for key, item in value.items():
-        if not (key.isascii() and key.isidentifier() and len(key) <= 64) or key in _RESERVED_TEMPLATE_KWARGS:
+        if (
+            not (key.isascii() and key.isidentifier() and len(key) <= 64 and key[0] != "_")
+            or key in _RESERVED_TEMPLATE_KWARGS
+        ):
             raise _fail(f"must not set {clip(key, 64)!r}: only plain flags of the template may be set")
         plain = item is None or type(item) in (bool, int, float) or (isinstance(item, str) and len(item) <= 256)
         if not plain:
