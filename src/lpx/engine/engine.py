@@ -168,6 +168,8 @@ class Engine:
             if not ids:
                 raise InvalidRequestError("prompt is empty, and the model adds no token of its own", param="prompt")
         else:
+            if isinstance(prompt, list):
+                check_length(prompt, params, self.max_model_len)  # before a look at each of millions of ids
             ids = checked_prompt_ids(prompt, self.vocab_size)
         check_length(ids, params, self.max_model_len)
         check_params_ids(params, self.vocab_size)
