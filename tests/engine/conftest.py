@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.engine.fake_executor import END_OF_TURN, ByteTokenizer, FakeExecutor, LineTemplate
 
 from lpx.engine.engine import Engine
+from tests.engine.fake_executor import END_OF_TURN, ByteTokenizer, FakeExecutor, LineTemplate
 
 
 @pytest.fixture

@@ -25,6 +25,20 @@ def mix(state: int, *values: int) -> int:
     return state
 
 
+def expected_tokens(prompt: Sequence[int], count: int, *, temperature: float = 0.0, seed: int = 0) -> list[int]:
+    """What the fake model generates after `prompt`, worked out without engine, blocks or steps."""
+    fingerprint = 0
+    for position, token_id in enumerate(prompt):
+        fingerprint = mix(fingerprint, position, token_id)
+    generated: list[int] = []
+    while len(generated) < count:
+        position = len(prompt) + len(generated)
+        state = mix(fingerprint, seed, position) if temperature > 0 else fingerprint
+        generated.append(32 + mix(state, 0) % 95)
+        fingerprint = mix(fingerprint, position, generated[-1])
+    return generated
+
+
 class ByteTokenizer:
     """Token ids 0 to 255 are bytes; then begin, end and end of turn."""
 
@@ -185,9 +199,9 @@ class FakeExecutor:
             token_id: int | str
             if self.choose is not None and attempt == 0:
                 token_id = self.choose(tokens)
-                token_id = ord(token_id) if isinstance(token_id, str) else token_id
             else:
                 token_id = 32 + mix(state, attempt) % 95
+            token_id = ord(token_id) if isinstance(token_id, str) else token_id
             if token_id not in sequence.banned_ids and settings.logit_bias.get(token_id, 0) > -100:
                 return token_id
         raise AssertionError("every token is banned")

@@ -31,7 +31,7 @@ REFUSED = [
     (
         "logit_bias",
         [{"-1": 1}, {-1: 1}, {"abc": 1}, {"5": 1e9}, {"5": "x"}, {5: math.nan}, {5: True}, {True: 1}, {1.5: 1}, [5],
-         {i: 1 for i in range(301)}],
+         dict.fromkeys(range(301), 1)],
     ),
     ("ignore_eos", [1, "true", None]),
     ("skip_special_tokens", [0]),

@@ -189,7 +189,7 @@ class LLM:
         self, engine: Engine, requests: list[Request], texts: list[str | None], use_tqdm: bool
     ) -> list[RequestOutput]:
         collected: dict[str, list[RequestDelta]] = {request.request_id: [] for request in requests}
-        by_id = {request.request_id: request for request in requests}
+        open_choices = {request.request_id: request.params.n for request in requests}
         with _progress_bar(len(requests), use_tqdm) as progress:
             for request in requests:
                 engine.add(request)
@@ -198,8 +198,9 @@ class LLM:
                     if delta.error is not None:
                         raise delta.error
                     collected[delta.request_id].append(delta)
-                    if delta.finish_reason is not None and not by_id[delta.request_id].unfinished:
-                        progress.update()
+                    if delta.finish_reason is not None:
+                        open_choices[delta.request_id] -= 1
+                        progress.update(not open_choices[delta.request_id])
         return [
             _collect(request, text, collected[request.request_id])
             for request, text in zip(requests, texts, strict=True)
@@ -282,6 +283,6 @@ def _as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: 
 
 
 def _progress_bar(total: int, shown: bool) -> Any:
-    from tqdm.auto import tqdm
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
     return tqdm(total=total, desc="Prompts", unit="prompt", dynamic_ncols=True, disable=not shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from lpx.engine.sampling_params import SamplingParams
@@ -20,13 +21,13 @@ def checked_prompt_ids(prompt: Any, vocab_size: int) -> list[int]:
     if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocab_size:
         return ids
     for token_id in ids:
-        if type(token_id) is not int:
+        if isinstance(token_id, bool) or not isinstance(token_id, Integral):
             raise InvalidRequestError(f"prompt token ids must be whole numbers, not {token_id!r:.60}", param="prompt")
         if not 0 <= token_id < vocab_size:
             raise InvalidRequestError(
                 f"prompt has the token id {token_id}, but the model's ids are 0 to {vocab_size - 1}", param="prompt"
             )
-    return ids
+    return [int(token_id) for token_id in ids]
 
 
 def check_length(prompt_ids: list[int], params: SamplingParams, max_model_len: int) -> None:
