@@ -16,6 +16,8 @@ from lpx.server.errors import error_object
 MAX_URL_BYTES = 8 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 200
+LINGER_S = 1.0  # after a refusal: time for the client to read it, since closing on unread data resets the connection
+MAX_DROPPED_BYTES = 4 * 1024 * 1024  # what is read and dropped meanwhile
 HEAD_TIMEOUT_S = 20.0  # from the connection, or from the first byte of a further request, to the end of its head
 
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 431: "Request Header Fields Too Large"}
@@ -34,6 +36,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _in_head = True
     _head_timer: asyncio.TimerHandle | None = None
     _refusal: _HeadError | None = None
+    _linger_timer: asyncio.TimerHandle | None = None
+    _dropped_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -41,11 +45,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
-            return  # refused already; what else was on its way is dropped
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > MAX_DROPPED_BYTES:
+                self.transport.abort()
+            return
         if self._in_head:
             # Also bounds one endless field, which the parser would go on collecting.
             self._head_bytes += len(data)
@@ -91,14 +100,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._disarm()
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:  # else an answer is under way and cannot be replaced
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.close()  # an answer is under way and cannot be replaced
+        else:
             body = json.dumps(error_object(refusal.status, str(refusal))).encode()
             head = (
                 f"HTTP/1.1 {refusal.status} {_REASONS[refusal.status]}\r\ncontent-type: application/json\r\n"
                 f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
-        self.transport.close()
+            self.transport.write_eof()
+            self._linger_timer = self.loop.call_later(LINGER_S, self.transport.close)
 
     def _arm(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)

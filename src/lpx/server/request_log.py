@@ -27,6 +27,7 @@ class Call:
     id: str = ""  # ours, unique: the engine's request id and the id in the answer
     created: int = 0
     failed: str | None = None  # kind of an error after the stream began
+    active: set[str] = field(default_factory=set)  # ids of the calls that are being answered, shared by all
     _start: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -37,8 +38,13 @@ class Call:
     def headers(self) -> dict[str, str]:
         return {"x-request-id": self.request_id}
 
-    def log(self, status: int, generation: Generation) -> None:
+    def begin(self) -> None:
+        """From here on the call counts as active; `end` must follow."""
+        self.active.add(self.id)
+
+    def end(self, status: int, generation: Generation) -> None:
         """Write the line. Status 499: the client went away."""
+        self.active.discard(self.id)
         if not logger.isEnabledFor(logging.INFO):
             return
         finish = ",".join(f"{reason}:{count}" for reason, count in Counter(generation.finish_reasons).items())

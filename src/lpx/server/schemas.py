@@ -40,12 +40,13 @@ def _stops(value: Any) -> Any:
     return stops
 
 
-def _is_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_ID
+def _are_ids(values: list[Any]) -> bool:
+    # Without a loop in Python: a prompt may hold a million of them.
+    return not values or (set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= _MAX_ID)
 
 
 def _ids(value: Any) -> Any:
-    if value is not None and not (isinstance(value, list) and all(map(_is_id, value))):
+    if value is not None and not (isinstance(value, list) and _are_ids(value)):
         raise _fail("must be a list of token ids (integers, 0 or above)")
     return value
 
@@ -76,18 +77,18 @@ def _prompts(value: Any) -> Any:
         raise _fail(shape)
     if not value:
         raise _fail("is an empty list; " + shape)
-    if all(isinstance(item, str) for item in value):
+    if set(map(type, value)) == {str}:
         return value
-    if all(map(_is_id, value)):
+    if _are_ids(value):
         return [value]
-    if all(isinstance(item, list) for item in value):
+    if set(map(type, value)) == {list}:
         for index, item in enumerate(value):
             if not item:
                 raise _fail(f"has an empty list of token ids at position {index}")
-            if not all(map(_is_id, item)):
+            if not _are_ids(item):
                 raise _fail(f"has at position {index} an item that is not a token id (an integer, 0 or above)")
         return value
-    if any(type(item) in (int, float, bool) for item in value):
+    if {int, float, bool} & set(map(type, value)):
         raise _fail("has an item that is not a token id (an integer, 0 or above)")
     raise _fail(shape)
 

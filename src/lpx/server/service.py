@@ -34,6 +34,7 @@ class Service:
         self.started_at = int(time.time())
         self.progress = 0.0  # of loading, 0 to 1
         self.load_error: Exception | None = None
+        self.active: set[str] = set()  # ids of the generating calls that are being answered
         self._engine: AsyncEngine | None = None
         self._state: State = "loading"
         self._loading: asyncio.Task[None] | None = None
@@ -146,7 +147,14 @@ class Service:
 
     def call(self, request: Request, prefix: str, streamed: bool) -> Call:
         given = safe_request_id(request.headers.get("x-request-id"))
-        call = Call(endpoint=request.url.path, model=self.model_name, request_id="", prefix=prefix, streamed=streamed)
+        call = Call(
+            endpoint=request.url.path,
+            model=self.model_name,
+            request_id="",
+            prefix=prefix,
+            streamed=streamed,
+            active=self.active,
+        )
         call.request_id = given or call.id
         return call
 

@@ -108,6 +108,7 @@ async def answer_json(
 ) -> Response:
     """Wait for all choices and answer with `build(choices)`."""
     status = 499  # client closed the request; the answer reaches nobody
+    call.begin()
     try:
         async with generation:
             choices = await until_disconnect(request.receive, generation.collect())
@@ -121,7 +122,7 @@ async def answer_json(
         status = response.status_code
         return response
     finally:
-        call.log(status, generation)
+        call.end(status, generation)
 
 
 class EventStream(Response):
@@ -136,6 +137,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = 499
+        self._call.begin()
         try:
             async with self._generation:
                 await until_disconnect(receive, self._write(send))
@@ -143,7 +145,7 @@ class EventStream(Response):
         except ClientDisconnect:
             pass
         finally:
-            self._call.log(status, self._generation)
+            self._call.end(status, self._generation)
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
