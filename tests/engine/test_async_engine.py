@@ -168,9 +168,11 @@ def test_request_id_in_use_is_refused(make_engine: MakeEngine, gate: Gate) -> No
             with pytest.raises(InvalidRequestError, match="in use"):
                 server.submit("x", GREEDY, request_id="mine")
             gate.open()
-            await read(first)
-            await idle(server)
-            await read(server.submit("x", GREEDY, request_id="mine"))
+            while not first._arrived or first._arrived[-1].finish_reason is None:
+                await asyncio.sleep(0)
+            second = server.submit("x", GREEDY, request_id="mine")
+            await first.aclose()  # it has not been read to its end, but that is not the second one's business
+            assert (await read(second))[-1].finish_reason == "length"
 
     run(test)
 

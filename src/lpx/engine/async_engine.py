@@ -19,8 +19,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lpx.engine.engine import Engine, Prompt
+from lpx.engine.engine import Engine
 from lpx.engine.outputs import EngineInfo, EngineStats, RequestDelta, merge_deltas
+from lpx.engine.request_intake import Prompt
 from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.sequence import Request
 from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError, QueueFullError
@@ -44,6 +45,7 @@ class RequestStream:
         self.request_id = request.request_id
         self.prompt_token_ids = request.prompt_ids
         self._owner = owner
+        self._request = request
         self._open_choices = request.params.n
         self._arrived: list[RequestDelta] = []
         self._ready: deque[RequestDelta] = deque()
@@ -92,7 +94,7 @@ class RequestStream:
             self._arrived.clear()
             self._ready.clear()
             if self._open_choices:
-                self._owner.abort(self.request_id)
+                self._owner._abort(self._request)
 
     def _push(self, delta: RequestDelta) -> None:
         """Called on the event loop."""
@@ -133,9 +135,9 @@ class _Outbox:
         return True
 
     def _deliver(self) -> None:
-        # Cleared first: what is put from now on may be missed by the loop below, and then asks for a new delivery.
+        # Cleared first: what is put from now on is not counted below, and asks for a new delivery.
         self._delivery_due = False
-        while self._entries:
+        for _ in range(len(self._entries)):
             delta = self._entries.popleft()
             stream = self.streams.get(delta.request_id)
             if stream is not None:
@@ -238,6 +240,10 @@ class AsyncEngine:
     def abort(self, request_id: str) -> None:
         """End a request after the step that is running; its stream then ends with "abort". Any thread, any time."""
         self._commands.put(lambda: self._deliver(self._engine.abort_request(request_id)))
+
+    def _abort(self, request: Request) -> None:
+        """As `abort`, but never hits a later request of the same id. Callable from a finalizer."""
+        self._commands.put(lambda: self._deliver(self._engine.abort_request(request.request_id, only=request)))
 
     async def shutdown(self, *, drain: bool = False, timeout: float | None = None) -> None:
         """Take no more requests, end those that run (with `drain`: let them finish, for `timeout` seconds at most),

@@ -1,39 +1,25 @@
 """The synchronous core: requests in, one step at a time, deltas out.
 
-Owns the scheduler, the KV accounting, the executor and the tokenizer. One thread at a time may change it; only
-`validate`, `make_request` and the encoders may be called from any thread. Knows nothing of asyncio and clients.
+Owns the scheduler, the KV accounting and the executor. One thread at a time may change it. Knows nothing of asyncio
+and clients.
 """
 
 from __future__ import annotations
 
 import itertools
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lpx.engine.detokenizer import Detokenizer
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.logprobs import describe_logprobs
-from lpx.engine.outputs import (
-    EngineInfo,
-    EngineStats,
-    FinishReason,
-    RequestDelta,
-    TokenLogprobDict,
-    make_timings,
-)
-from lpx.engine.request_checks import check_length, check_params_ids, checked_prompt_ids
-from lpx.engine.sampling_params import SamplingParams, choice_seed
+from lpx.engine.outputs import EngineInfo, EngineStats, FinishReason, RequestDelta, TokenLogprobDict, make_timings
+from lpx.engine.request_intake import Prompt, RequestIntake
+from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.scheduler import Scheduler
 from lpx.engine.sequence import Request, Sequence, SequenceState
-from lpx.errors import (
-    ChatTemplateError,
-    EngineStoppedError,
-    InvalidRequestError,
-    LpxError,
-)
+from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError
 from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch, TokenLogprobs
 
 if TYPE_CHECKING:
@@ -41,11 +27,9 @@ if TYPE_CHECKING:
     from lpx.model.tokenizer import Tokenizer
     from lpx.options import EngineOptions
 
-Prompt = str | SequenceOf[int]
 
-
-class Engine:
-    """Runs requests on one executor.
+class Engine(RequestIntake):
+    """Runs requests on one executor. What it has from `RequestIntake` may be called from any thread, the rest not.
 
     `add_request` (or `make_request` and `add`), then `step` until `has_work` is false. Every choice of every request
     ends with exactly one delta that has a `finish_reason`, and gives its blocks back before that delta is returned.
@@ -69,13 +53,17 @@ class Engine:
         seed: int | None = None,
     ) -> None:
         facts = executor.info
+        super().__init__(
+            tokenizer,
+            chat_template,
+            model_name=model_name,
+            # Padded rows of the embedding have no text, ids beyond the embedding no row: neither can be asked for.
+            vocab_size=min(tokenizer.vocab_size, vocab_size or tokenizer.vocab_size),
+            eos_token_ids=frozenset(eos_token_ids | tokenizer.eos_ids),
+            max_model_len=min(max_model_len, facts.num_blocks * facts.block_size),
+            seed=seed,
+        )
         self.executor = executor
-        self.tokenizer = tokenizer
-        self.chat_template = chat_template
-        # Padded rows of the embedding have no text, and ids beyond the embedding have no row: neither can be asked for.
-        self.vocab_size = min(tokenizer.vocab_size, vocab_size or tokenizer.vocab_size)
-        self.eos_token_ids = frozenset(eos_token_ids | tokenizer.eos_ids)
-        self.max_model_len = min(max_model_len, facts.num_blocks * facts.block_size)
         self.max_waiting = max_waiting
         self.kv_cache = KVCache(facts.num_blocks, facts.block_size)
         self.scheduler = Scheduler(
@@ -102,10 +90,7 @@ class Engine:
             max_num_batched_tokens=max_num_batched_tokens,
             chat_template=chat_template is not None,
         )
-        self._seed = seed
-        self._seeds_drawn = itertools.count(1)
         self._arrivals = itertools.count()
-        self._ids = itertools.count(1)
         self._requests: dict[str, Request] = {}
         self._closed = False
         self.failed: BaseException | None = None
@@ -126,91 +111,9 @@ class Engine:
 
         return load_engine(options, progress)
 
-    # What may be called from any thread.
-
-    def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of a plain prompt, with the begin-of-sequence token if the model wants one."""
-        if not isinstance(text, str):
-            raise InvalidRequestError(f"prompt must be text or token ids, not {type(text).__name__}", param="prompt")
-        return self.tokenizer.encode(text)
-
-    def encode_chat(
-        self,
-        messages: list[dict[str, Any]],
-        *,
-        tools: list[dict[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """Token ids of a conversation. Raises `ChatTemplateError` without a template or when it refuses."""
-        if self.chat_template is None:
-            raise ChatTemplateError(
-                f"the model {self.info.model!r} has no chat template: use plain completion, or give one with "
-                "--chat-template",
-                param="messages",
-            )
-        return self.chat_template.encode(
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            kwargs=chat_template_kwargs,
-        )
-
-    def validate(self, prompt: Prompt, params: SamplingParams) -> list[int]:
-        """Check a request against the model and return its prompt as token ids. Changes nothing.
-
-        Raises `InvalidRequestError` or, with both lengths, `ContextLengthError`.
-        """
-        if isinstance(prompt, str):
-            ids = self.encode_prompt(prompt)
-            if not ids:
-                raise InvalidRequestError("prompt is empty, and the model adds no token of its own", param="prompt")
-        else:
-            if isinstance(prompt, list):
-                check_length(prompt, params, self.max_model_len)  # before a look at each of millions of ids
-            ids = checked_prompt_ids(prompt, self.vocab_size)
-        check_length(ids, params, self.max_model_len)
-        check_params_ids(params, self.vocab_size)
-        return ids
-
-    def make_request(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> Request:
-        """A validated request, ready for `add`."""
-        ids = self.validate(prompt, params)
-        request = Request(request_id or f"request-{next(self._ids)}", ids, params, monotonic_ns())
-        room = self.max_model_len if params.max_tokens is None else len(ids) + params.max_tokens
-        stop_ids = frozenset(params.stop_token_ids or ())
-        if not params.ignore_eos:
-            stop_ids |= self.eos_token_ids
-        seed = self._fresh_seed() if params.seed is None or params.seed == -1 else params.seed
-        for index in range(params.n):
-            settings = params.sampler_settings(choice_seed(seed, index), self.vocab_size)
-            row = SequenceInput((), 0, (), sampling=settings, logprobs=params.logprobs)
-            sequence = Sequence(
-                request,
-                index,
-                max_length=min(room, self.max_model_len),
-                row=row,
-                stop_ids=stop_ids,
-                detokenizer=Detokenizer(
-                    self.tokenizer,
-                    stop=params.stop or (),
-                    include_stop=params.include_stop_str_in_output,
-                    skip_special=params.skip_special_tokens,
-                ),
-            )
-            if settings.needs_history:
-                row.prompt_ids = ids
-                row.output_ids = sequence.output_ids
-            request.sequences.append(sequence)
-        request.unfinished = params.n
-        return request
-
-    # What only the owner's thread may call.
-
     @property
     def has_work(self) -> bool:
+        """Whether `step` has something to do."""
         return self.scheduler.has_work
 
     def add_request(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> str:
@@ -241,10 +144,15 @@ class Engine:
         if self._closed:
             raise EngineStoppedError("the engine has shut down")
 
-    def abort_request(self, request_id: str) -> list[RequestDelta]:
-        """End a request and free its blocks; the deltas say "abort". Unknown and finished requests are no error."""
+    def abort_request(self, request_id: str, *, only: Request | None = None) -> list[RequestDelta]:
+        """End a request and free its blocks; the deltas say "abort". Unknown and finished requests are no error.
+
+        With `only`, a request of the same id that is another one is left alone.
+        """
         request = self._requests.get(request_id)
-        return self._end_request(request, "abort", None) if request is not None else []
+        if request is None or (only is not None and request is not only):
+            return []
+        return self._end_request(request, "abort", None)
 
     def abort_all(self, error: LpxError | None = None) -> list[RequestDelta]:
         """End every request, with `error` if there is one."""
@@ -455,11 +363,6 @@ class Engine:
                 text = sequence.detokenizer.finish() if error is None else ""
                 deltas.append(self._make_delta(sequence, text, [], None, reason, None, now, error))
         return deltas
-
-    def _fresh_seed(self) -> int:
-        if self._seed is None:
-            return secrets.randbits(64)
-        return choice_seed(self._seed, next(self._seeds_drawn))
 
 
 def _caused(error: LpxError, cause: BaseException) -> LpxError:

@@ -22,7 +22,6 @@ def load_engine(options: EngineOptions, progress: Callable[[int, int], None] | N
     from lpx.engine.engine import Engine
     from lpx.model.files import open_model, resolve_model
     from lpx.model.models_dir import models_dir
-    from lpx.model.models_dir import models_dir
     from lpx.model.tokenizer import load_tokenizer
     from lpx.runtime.cpu.executor import CpuExecutor
     from lpx.runtime.options import RuntimeOptions

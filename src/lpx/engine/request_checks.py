@@ -20,9 +20,10 @@ def checked_prompt_ids(prompt: Any, vocab_size: int) -> list[int]:
     # Prompts can be long: the good case is settled without a loop in Python.
     if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocab_size:
         return ids
-    for token_id in ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, Integral):
-            raise InvalidRequestError(f"prompt token ids must be whole numbers, not {token_id!r:.60}", param="prompt")
+    for given in ids:
+        if isinstance(given, bool) or not isinstance(given, Integral):
+            raise InvalidRequestError(f"prompt token ids must be whole numbers, not {given!r:.60}", param="prompt")
+        token_id = int(given)
         if not 0 <= token_id < vocab_size:
             raise InvalidRequestError(
                 f"prompt has the token id {token_id}, but the model's ids are 0 to {vocab_size - 1}", param="prompt"
