@@ -113,7 +113,7 @@ class _Outbox:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._entries: deque[RequestDelta] = deque()
-        self._delivery_due = False
+        self.delivery_due = False  # the loop has been asked for a delivery, or is about to be
         # Weak: a stream that nobody holds any more has aborted its request.
         self.streams: weakref.WeakValueDictionary[str, RequestStream] = weakref.WeakValueDictionary()
 
@@ -121,13 +121,10 @@ class _Outbox:
         self._entries.append(delta)
 
     def flush(self) -> bool:
-        """Have the loop deliver what was put, unless it is about to; False when the loop is gone."""
-        if self._delivery_due:
-            return True
+        """Have the loop deliver what was put; False when the loop is gone."""
         loop = self._loop()
         if loop is None:
             return False
-        self._delivery_due = True
         try:
             loop.call_soon_threadsafe(self._deliver)
         except RuntimeError:  # closed
@@ -136,7 +133,7 @@ class _Outbox:
 
     def _deliver(self) -> None:
         # Cleared first: what is put from now on is not counted below, and asks for a new delivery.
-        self._delivery_due = False
+        self.delivery_due = False
         for _ in range(len(self._entries)):
             delta = self._entries.popleft()
             stream = self.streams.get(delta.request_id)
@@ -160,6 +157,8 @@ class AsyncEngine:
         self._in_flight = 0  # unfinished choices; guarded by the lock
         self._stopping = False  # no new requests; guarded by the lock
         self._stop_now = False  # of the engine thread
+        self._courier_queue: SimpleQueue[_Outbox | None] = SimpleQueue()
+        self._courier = threading.Thread(target=self._carry, name="lpx-courier", daemon=True)
         self._encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="lpx-encode")
         self._thread = threading.Thread(target=self._run, name="lpx-engine", daemon=True)
 
@@ -167,6 +166,7 @@ class AsyncEngine:
     def start(cls, engine: Engine) -> AsyncEngine:
         """Start the engine thread."""
         started = cls(engine)
+        started._courier.start()
         started._thread.start()
         return started
 
@@ -260,6 +260,7 @@ class AsyncEngine:
             self._thread.join(timeout)
         self._commands.put(self._stop)
         self._thread.join()
+        self._courier.join()
 
     def _submit(self, request: Request) -> RequestStream:
         loop = asyncio.get_running_loop()
@@ -294,6 +295,14 @@ class AsyncEngine:
             raise EngineStoppedError("the engine is shutting down") from error
         return await future
 
+    # The courier thread. Waking an event loop is a system call that lets another thread take the interpreter lock; done
+    # here, it happens while the engine thread computes, not in between its steps.
+
+    def _carry(self) -> None:
+        while (outbox := self._courier_queue.get()) is not None:
+            if not outbox.flush():
+                self._commands.put(partial(self._abandon, outbox))
+
     # The engine thread.
 
     def _run(self) -> None:
@@ -317,6 +326,7 @@ class AsyncEngine:
             engine.close()
             while not self._commands.empty():  # requests that came too late end with an error
                 self._commands.get()()
+            self._courier_queue.put(None)
 
     def _stop(self) -> None:
         self._stop_now = True
@@ -355,8 +365,9 @@ class AsyncEngine:
                     if not self._engine.is_open(request_id):
                         self._routes.pop(request_id, None)
         for outbox in touched:
-            if not outbox.flush():
-                self._abandon(outbox)
+            if not outbox.delivery_due:
+                outbox.delivery_due = True
+                self._courier_queue.put(outbox)
 
     def _abandon(self, outbox: _Outbox) -> None:
         """End the requests of an event loop that is gone."""

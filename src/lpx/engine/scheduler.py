@@ -61,7 +61,7 @@ class Scheduler:
         running = self.running
         kv_cache = self.kv_cache
         at = 0
-        while at < len(running):  # preemption shortens the list from its end
+        while at < len(running):  # preemption shortens the list from its end, behind those looked at
             sequence = running[at]
             at += 1
             if len(sequence.tokens) - sequence.num_computed > 1:
@@ -82,8 +82,7 @@ class Scheduler:
             if plan:
                 beside = max(MIN_PROMPT_ROWS_BESIDE_DECODE, self.max_num_batched_tokens // 8)
                 budget = min(budget, beside)
-            # A victim may have been noted as prefilling before it lost its blocks.
-            plan.extend(_share_rows([s for s in prefilling if s.state is SequenceState.RUNNING], budget))
+            plan.extend(_share_rows(prefilling, budget))
         return plan
 
     def advance(self, sequence: Sequence, rows: int) -> None:
