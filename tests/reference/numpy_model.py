@@ -74,7 +74,7 @@ class ReferenceModel:
         for layer in range(self.config["num_hidden_layers"]):
             x = self._layer(x, layer)
         x = self._norm(x, "model.norm.weight")
-        logits = x @ self.weights.get("lm_head.weight", embedding).T
+        logits = self._head(x)
         cap = self.config.get("final_logit_softcapping") if self.gemma else None
         return cap * np.tanh(logits / cap) if cap else logits
 
@@ -89,6 +89,9 @@ class ReferenceModel:
         out = x @ self.weights[f"{name}.weight"].T
         bias = self.weights.get(f"{name}.bias")
         return out if bias is None else out + bias
+
+    def _head(self, x):
+        return x @ self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"]).T
 
     def _layer(self, x, layer):
         prefix = f"model.layers.{layer}"
