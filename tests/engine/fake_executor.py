@@ -39,6 +39,20 @@ def expected_tokens(prompt: Sequence[int], count: int, *, temperature: float = 0
     return generated
 
 
+def expected_scores(prompt: Sequence[int]) -> list[float]:
+    """Log-probability of each prompt token but the first."""
+    fingerprint, scores = 0, []
+    for position, token_id in enumerate(prompt):
+        if position:
+            scores.append(fake_logprob(fingerprint, token_id))
+        fingerprint = mix(fingerprint, position, token_id)
+    return scores
+
+
+def fake_logprob(fingerprint: int, token_id: int) -> float:
+    return -(mix(fingerprint, token_id) % 10_000) / 1000
+
+
 class ByteTokenizer:
     """Token ids 0 to 255 are bytes; then begin, end and end of turn."""
 
@@ -207,13 +221,11 @@ class FakeExecutor:
         raise AssertionError("every token is banned")
 
     def _score(self, fingerprint: int, token_id: int, count: int) -> TokenLogprobs:
-        def logprob(candidate: int) -> float:
-            return -(mix(fingerprint, candidate) % 10_000) / 1000
-
-        ranked = sorted(range(259), key=lambda candidate: (-logprob(candidate), candidate))
+        logprobs = [fake_logprob(fingerprint, candidate) for candidate in range(259)] if count else []
+        ranked = sorted(range(len(logprobs)), key=lambda candidate: (-logprobs[candidate], candidate))
         return TokenLogprobs(
             token_id,
-            logprob(token_id),
-            ranked.index(token_id) + 1,
-            [(candidate, logprob(candidate)) for candidate in ranked[:count]],
+            fake_logprob(fingerprint, token_id),
+            ranked.index(token_id) + 1 if ranked else 1,
+            [(candidate, logprobs[candidate]) for candidate in ranked[:count]],
         )

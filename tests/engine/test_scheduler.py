@@ -16,7 +16,7 @@ from lpx.engine.scheduler import MIN_PROMPT_ROWS_BESIDE_DECODE, Scheduler
 from lpx.engine.sequence import Request, Sequence, SequenceState
 from lpx.errors import ConfigError
 from lpx.runtime.step import SequenceInput
-from tests.engine.fake_executor import ByteTokenizer, FakeExecutor, expected_tokens
+from tests.engine.fake_executor import ByteTokenizer, FakeExecutor, expected_scores, expected_tokens
 
 
 class Clock:
@@ -177,6 +177,8 @@ request_plans = st.fixed_dictionaries(
         "max_tokens": st.integers(1, 16),
         "n": st.sampled_from([1, 1, 1, 2, 3]),
         "seed": st.sampled_from([None, 1, 2]),
+        "scored": st.booleans(),
+        "penalized": st.booleans(),  # the fake model checks the history that penalties need
     }
 )
 actions = st.one_of(
@@ -205,12 +207,16 @@ def test_random_load_on_a_tiny_pool(
     outputs: dict[tuple[str, int], list[int]] = {}
     ends: dict[tuple[str, int], list[str]] = {}
     aborted: set[str] = set()
+    scores: dict[tuple[str, int], list[Any]] = {}
 
     def take(deltas: list[Any]) -> None:
         for delta in deltas:
             assert delta.error is None, delta.error
             key = (delta.request_id, delta.index)
             outputs.setdefault(key, []).extend(delta.token_ids)
+            if delta.prompt_logprobs is not None:
+                assert key not in scores
+                scores[key] = delta.prompt_logprobs
             if delta.finish_reason is not None:
                 ends.setdefault(key, []).append(delta.finish_reason)
 
@@ -236,7 +242,12 @@ def test_random_load_on_a_tiny_pool(
                 continue
             temperature = 0.0 if value["seed"] is None else 1.0
             params = SamplingParams(
-                n=value["n"], max_tokens=value["max_tokens"], seed=value["seed"], temperature=temperature
+                n=value["n"],
+                max_tokens=value["max_tokens"],
+                seed=value["seed"],
+                temperature=temperature,
+                prompt_logprobs=0 if value["scored"] else None,
+                repetition_penalty=1.5 if value["penalized"] else 1.0,
             )
             plans[engine.add_request(prompt, params)] = {**value, "ids": prompt, "temperature": temperature}
         elif action == "abort" and plans:
@@ -270,3 +281,10 @@ def test_random_load_on_a_tiny_pool(
                 assert produced == wanted[: len(produced)]
             else:
                 assert produced == wanted
+        if plan["scored"] and request_id not in aborted:
+            first, *rest = scores[request_id, 0]
+            assert first is None
+            made = [entry[token_id].logprob for entry, token_id in zip(rest, plan["ids"][1:], strict=True)]
+            assert made == expected_scores(plan["ids"])
+        else:
+            assert request_id in aborted or (request_id, 0) not in scores
