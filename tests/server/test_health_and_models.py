@@ -40,12 +40,12 @@ def test_health_says_loading_until_the_model_answers() -> None:
     def load(progress: Callable[[int, int], None]) -> AsyncEngine:
         progress(50, 200)
         halfway.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         return fake_engine()
 
     server = LiveServer(load, wait_ready=False)
     try:
-        assert halfway.wait(30)
+        assert halfway.wait(120)
         response = server.get("/health")
         assert response.status_code == 503
         assert response.json() == {"status": "loading", "phase": "loading", "progress": 0.25}
@@ -63,7 +63,7 @@ def test_health_says_loading_until_the_model_answers() -> None:
 
 def test_ready_only_after_a_token_was_generated() -> None:
     go_on = threading.Event()
-    executor = FakeExecutor(num_blocks=64, before_step=lambda _: go_on.wait(30))
+    executor = FakeExecutor(num_blocks=64, before_step=lambda _: go_on.wait(120))
     server = LiveServer(lambda progress: fake_engine(executor), wait_ready=False)
     try:
         eventually(lambda: server.get("/health").json().get("phase") == "warming up")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lpx.server.app import create_app
-    from lpx.server.serve import serve
+    from lpx.server.process import serve
     from lpx.server.settings import ServerSettings
 
 __all__ = ["ServerSettings", "create_app", "serve"]
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
 
         return create_app
     if name == "serve":
-        from lpx.server.serve import serve
+        from lpx.server.process import serve
 
         return serve
     if name == "ServerSettings":

@@ -104,6 +104,13 @@ def exception_response(exc: BaseException) -> Response:
 
 
 def log_exception(exc: BaseException) -> None:
-    """Log kind and frames of an unexpected exception; its message is left out, since it may quote user text."""
+    """Log an error that the client is told nothing of.
+
+    Of an unexpected one, kind and frames: its message may quote user text. LPX's own messages do not, unless they
+    wrap another exception.
+    """
+    if isinstance(exc, LpxError) and exc.__cause__ is None:
+        logger.error("a request failed: %s", exc)
+        return
     frames = "".join(traceback.format_tb(exc.__traceback__))
     logger.error("unexpected %s while serving a request\n%s", type(exc).__name__, frames.rstrip())

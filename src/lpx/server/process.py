@@ -1,4 +1,4 @@
-"""`lpx serve`: take the port, load the model, answer, and end cleanly.
+"""The server process: take the port, load the model, answer, and end cleanly.
 
 The port comes first: a busy one ends the process at once instead of after a long load, and /health says "loading"
 from the first moment. The exit code is 0 after SIGTERM or SIGINT, and the error's when the model cannot be
