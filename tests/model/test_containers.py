@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.reference.model_files import write_hf_folder, write_model_gguf
-from tests.reference.rope import scaled_frequencies
-from tests.reference.tiny_models import ARCHITECTURES, make_tiny
 
 from lpx.model.config import WeightTensor
 from lpx.model.files import ModelFiles, open_model
+from tests.reference.model_files import write_hf_folder, write_model_gguf
+from tests.reference.rope import scaled_frequencies
+from tests.reference.tiny_models import ARCHITECTURES, make_tiny
 
 LONG = 512
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.reference.gguf_writer import TYPES, Typed, encode_value, write_gguf
 
 from lpx.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from lpx.model.gguf import GgufFile
+from tests.reference.gguf_writer import TYPES, Typed, encode_value, write_gguf
 
 MIB = 1 << 20
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.reference.model_files import write_model_gguf
-from tests.reference.tiny_models import make_tiny
 
 from lpx.errors import ModelFileError
 from lpx.model.files import open_model
 from lpx.model.gguf import GgufFile
+from tests.reference.model_files import write_model_gguf
+from tests.reference.tiny_models import make_tiny
 
 FUZZ = settings(max_examples=400, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from tests.reference.rope import scaled_frequencies
 
 from lpx.errors import ModelFileError
 from lpx.model import rotary
+from tests.reference.rope import scaled_frequencies
 
 
 def test_frequencies_and_linear_scaling() -> None:

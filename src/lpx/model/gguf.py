@@ -7,6 +7,7 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -255,20 +256,29 @@ class _Cursor:
         if count * 8 > self.left():
             self.fail(f"{what} is an array of {count} strings, more than the rest of the file can hold")
         data, size, pos, u64 = self._map, self._size, self.pos, _U64
-        strings: list[str] = []
-        append = strings.append
-        try:
+        raw: list[bytes] = []
+        append = raw.append
+        with contextlib.suppress(struct.error):  # raised when a length itself lies beyond the end
             for _ in range(count):
                 start = pos + 8
                 pos = start + u64(data, pos)[0]
                 if pos > size:
                     break
-                append(data[start:pos].decode())
-        except struct.error:  # the length itself lies beyond the end
-            pass
-        except UnicodeDecodeError:
-            self.fail(f"entry {len(strings)} of {what} is not UTF-8")
-        if len(strings) < count:
-            self.fail(f"entry {len(strings)} of {count} of {what} ends beyond the end of the file")
+                append(data[start:pos])
+        if len(raw) < count:
+            self.fail(f"entry {len(raw)} of {count} of {what} ends beyond the end of the file")
         self.pos = pos
-        return strings
+        try:
+            # One decode for all is twice as fast as one for each.
+            strings = b"\0".join(raw).decode().split("\0") if raw else []
+            return strings if len(strings) == count else [item.decode() for item in raw]
+        except UnicodeDecodeError:
+            self.fail(f"entry {next(i for i, item in enumerate(raw) if not _is_utf8(item))} of {what} is not UTF-8")
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
