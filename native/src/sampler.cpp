@@ -269,16 +269,17 @@ TokenScore Sampler::score(int32_t id) {
     return {id, std::max(value - log_sum_exp(), kLogprobFloor), rank};
 }
 
-void Sampler::top(int count, std::vector<TokenScore>& out) {
-    out.clear();
+void Sampler::top(int count, std::span<TokenScore> out) {
     const int64_t k = std::min<int64_t>(count, std::ssize(logits_));
     if (k <= 0) return;
     collect(reached_by(k));
     keep_top_k(k);
     auto& candidates = scratch_.candidates_;
     std::sort(candidates.begin(), candidates.end(), likelier<Candidate>);
-    for (int32_t i = 0; const Candidate& c : candidates)
-        out.push_back({c.id, std::max(c.value - log_sum_exp(), kLogprobFloor), ++i});
+    for (int32_t i = 0; const Candidate& c : candidates) {
+        out[i] = {c.id, std::max(c.value - log_sum_exp(), kLogprobFloor), i + 1};
+        ++i;
+    }
 }
 
 }  // namespace lpx

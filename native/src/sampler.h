@@ -69,8 +69,8 @@ class Sampler {
 
     // Log-softmax of the unmodified logits (float32). The lowest value is kLogprobFloor, never -infinity.
     TokenScore score(int32_t id);
-    // The `count` likeliest, likeliest first; equal logits by id.
-    void top(int count, std::vector<TokenScore>& out);
+    // The `count` likeliest, likeliest first; equal logits by id. Fewer when the vocabulary is smaller.
+    void top(int count, std::span<TokenScore> out);
 
     static constexpr float kLogprobFloor = -9999.0f;
 

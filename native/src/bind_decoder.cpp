@@ -1,0 +1,278 @@
+// Python surface of the decoder and the sampler. Arrays are flat; every index is checked before it is used.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bindings.h"
+#include "decoder.h"
+#include "sampling_step.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lpx {
+namespace {
+
+template <class T>
+using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+std::span<const T> span_of(const Array<T>& array) {
+    return {array.data(), array.size()};
+}
+
+// A new NumPy array; `fill` writes its values.
+template <class T, class F>
+nb::object new_array(std::initializer_list<size_t> shape, F fill) {
+    size_t size = 1;
+    for (const size_t n : shape) size *= n;
+    auto data = std::make_unique<T[]>(size);
+    fill(data.get());
+    T* const p = data.release();
+    nb::capsule owner(p, [](void* q) noexcept { delete[] static_cast<T*>(q); });
+    return nb::cast(nb::ndarray<nb::numpy, T>(p, shape, owner));
+}
+
+template <class T>
+nb::object array_of(const std::vector<T>& values) {
+    return new_array<T>({values.size()}, [&](T* out) { std::copy(values.begin(), values.end(), out); });
+}
+
+// sampled ids, finite flags, scored ids, log-probabilities, ranks, and the likeliest ids with theirs.
+nb::tuple results_of(const SamplingSink& sink) {
+    const auto column = [](const std::vector<TokenScore>& scores, auto shape, auto member) {
+        using T = std::remove_cvref_t<decltype(scores[0].*member)>;
+        return new_array<T>(shape, [&](T* out) {
+            for (size_t i = 0; i < scores.size(); ++i) out[i] = scores[i].*member;
+        });
+    };
+    const std::initializer_list<size_t> rows = {sink.scores.size()};
+    const std::initializer_list<size_t> top = {sink.scores.size(), static_cast<size_t>(sink.most_top)};
+    return nb::make_tuple(array_of(sink.sampled), array_of(sink.finite), column(sink.scores, rows, &TokenScore::id),
+                          column(sink.scores, rows, &TokenScore::logprob), column(sink.scores, rows, &TokenScore::rank),
+                          column(sink.top, top, &TokenScore::id), column(sink.top, top, &TokenScore::logprob));
+}
+
+// Copies logits out instead of sampling.
+class CopySink final : public LogitSink {
+  public:
+    CopySink(float* out, int64_t vocab) : out_(out), vocab_(vocab) {}
+    void take(int64_t index, std::span<float> logits, int) noexcept override {
+        std::memcpy(out_ + index * vocab_, logits.data(), logits.size_bytes());
+    }
+
+  private:
+    float* out_;
+    int64_t vocab_;
+};
+
+// A decoder with what sampling needs.
+struct BoundDecoder {
+    Decoder decoder;
+    std::vector<SamplerScratch> scratch;
+
+    BoundDecoder(const DecoderConfig& config, int threads, const std::string& isa, int64_t max_rows,
+                 int64_t max_model_len, int64_t kv_blocks)
+        : decoder(config, {.max_rows = max_rows, .max_model_len = max_model_len, .kv_blocks = kv_blocks}, threads,
+                  isa.c_str()) {
+        for (int t = 0; t < threads; ++t) scratch.emplace_back(config.vocab_size);
+    }
+
+    void set_weight(const std::string& name, const std::string& type, int64_t rows, int64_t cols, Array<uint8_t> data,
+                    std::optional<Array<int32_t>> row_map, int quantize_bits) {
+        const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data.data()), data.size());
+        const std::span<const int32_t> map = row_map ? span_of(*row_map) : std::span<const int32_t>();
+        const nb::gil_scoped_release unlocked;
+        decoder.weights().set(name, weight_type_from_name(type), rows, cols, bytes, map, quantize_bits,
+                              &decoder.pool());
+    }
+
+    nb::tuple step(Array<int32_t> token_ids, Array<int32_t> row_begin, Array<int32_t> start_position,
+                   Array<int32_t> block_ids, Array<int32_t> table_begin, Array<int32_t> logit_rows,
+                   Array<int32_t> sampling, Array<int32_t> drafted, Array<int64_t> positions, Array<int32_t> targets,
+                   Array<int32_t> top, Array<float> numbers, Array<int32_t> top_k, Array<uint64_t> seeds,
+                   Array<int32_t> ids, Array<int32_t> ids_begin, Array<float> bias_values) {
+        const StepInput step = step_input(token_ids, row_begin, start_position, block_ids, table_begin, logit_rows);
+        const SamplingInput input{.sampling = span_of(sampling),
+                                  .drafted = span_of(drafted),
+                                  .positions = span_of(positions),
+                                  .targets = span_of(targets),
+                                  .top = span_of(top),
+                                  .numbers = span_of(numbers),
+                                  .top_k = span_of(top_k),
+                                  .seeds = span_of(seeds),
+                                  .ids = span_of(ids),
+                                  .ids_begin = span_of(ids_begin),
+                                  .bias_values = span_of(bias_values)};
+        check(input, std::ssize(step.logit_rows), decoder.config().vocab_size);
+        SamplingSink sink(decoder.kernels(), input, scratch);
+        {
+            const nb::gil_scoped_release unlocked;
+            decoder.step(step, sink);
+        }
+        return results_of(sink);
+    }
+
+    nb::object logits(Array<int32_t> token_ids, Array<int32_t> row_begin, Array<int32_t> start_position,
+                      Array<int32_t> block_ids, Array<int32_t> table_begin, Array<int32_t> logit_rows) {
+        const StepInput step = step_input(token_ids, row_begin, start_position, block_ids, table_begin, logit_rows);
+        const auto vocab = static_cast<size_t>(decoder.config().vocab_size);
+        return new_array<float>({step.logit_rows.size(), vocab}, [&](float* out) {
+            CopySink sink(out, decoder.config().vocab_size);
+            const nb::gil_scoped_release unlocked;
+            decoder.step(step, sink);
+        });
+    }
+
+    nb::dict profile() const {
+        nb::dict result;
+        const auto nanoseconds = decoder.profile();
+        for (size_t i = 0; i < nanoseconds.size(); ++i) result[kPhaseNames[i]] = 1e-9 * nanoseconds[i];
+        return result;
+    }
+
+  private:
+    static StepInput step_input(const Array<int32_t>& token_ids, const Array<int32_t>& row_begin,
+                                const Array<int32_t>& start_position, const Array<int32_t>& block_ids,
+                                const Array<int32_t>& table_begin, const Array<int32_t>& logit_rows) {
+        return {.token_ids = span_of(token_ids),
+                .row_begin = span_of(row_begin),
+                .start_position = span_of(start_position),
+                .block_ids = span_of(block_ids),
+                .table_begin = span_of(table_begin),
+                .logit_rows = span_of(logit_rows)};
+    }
+};
+
+// Sampling alone, for tests: one row of logits per row of results.
+nb::tuple sample_rows(FloatRows logits, const std::string& isa, Array<int32_t> sampling, Array<int32_t> drafted,
+                      Array<int64_t> positions, Array<int32_t> targets, Array<int32_t> top, Array<float> numbers,
+                      Array<int32_t> top_k, Array<uint64_t> seeds, Array<int32_t> ids, Array<int32_t> ids_begin,
+                      Array<float> bias_values) {
+    const SamplingInput input{.sampling = span_of(sampling),
+                              .drafted = span_of(drafted),
+                              .positions = span_of(positions),
+                              .targets = span_of(targets),
+                              .top = span_of(top),
+                              .numbers = span_of(numbers),
+                              .top_k = span_of(top_k),
+                              .seeds = span_of(seeds),
+                              .ids = span_of(ids),
+                              .ids_begin = span_of(ids_begin),
+                              .bias_values = span_of(bias_values)};
+    const auto rows = static_cast<int64_t>(logits.shape(0)), vocab = static_cast<int64_t>(logits.shape(1));
+    if (vocab < 1) throw std::invalid_argument("no logits");
+    check(input, rows, vocab);
+    SamplerScratch scratch(vocab);
+    SamplingSink sink(kernels_for(isa.c_str()), input, {&scratch, 1});
+    std::vector<float> row(vocab);
+    for (int64_t i = 0; i < rows; ++i) {
+        std::copy_n(logits.data() + i * vocab, vocab, row.begin());
+        sink.take(i, row, 0);
+    }
+    return results_of(sink);
+}
+
+DecoderConfig make_config(int64_t hidden_size, int64_t intermediate_size, int64_t num_heads, int64_t num_kv_heads,
+                          int64_t head_dim, int64_t vocab_size, float norm_eps, const std::string& activation,
+                          float embedding_scale, float attention_scale, float attention_softcap, float logit_softcap,
+                          bool tied_head, const std::vector<std::vector<double>>& inv_freqs,
+                          const std::vector<double>& attention_factors, const std::vector<int64_t>& windows,
+                          const std::vector<int64_t>& rotary_of_layer) {
+    if (activation != "silu" && activation != "gelu_tanh")
+        throw std::invalid_argument("unknown activation '" + activation + "'");
+    if (attention_factors.size() != inv_freqs.size() || rotary_of_layer.size() != windows.size())
+        throw std::invalid_argument("rotary or layer lists differ in length");
+    DecoderConfig config{.hidden_size = hidden_size,
+                         .intermediate_size = intermediate_size,
+                         .num_heads = num_heads,
+                         .num_kv_heads = num_kv_heads,
+                         .head_dim = head_dim,
+                         .vocab_size = vocab_size,
+                         .norm_eps = norm_eps,
+                         .activation = activation == "silu" ? GateActivation::Silu : GateActivation::GeluTanh,
+                         .embedding_scale = embedding_scale,
+                         .attention_scale = attention_scale,
+                         .attention_softcap = attention_softcap,
+                         .logit_softcap = logit_softcap,
+                         .tied_head = tied_head,
+                         .rotaries = {},
+                         .layers = {}};
+    for (size_t i = 0; i < inv_freqs.size(); ++i) config.rotaries.push_back({inv_freqs[i], attention_factors[i]});
+    for (size_t i = 0; i < windows.size(); ++i) config.layers.push_back({windows[i], rotary_of_layer[i]});
+    config.check();
+    return config;
+}
+
+}  // namespace
+
+void bind_decoder(nb::module_& m) {
+    m.attr("KV_BLOCK_SIZE") = kKvBlock;
+    m.attr("SPLIT_TOKENS") = kSplitTokens;
+
+    nb::class_<DecoderConfig>(m, "DecoderConfig")
+        .def(
+            "__init__",
+            [](DecoderConfig* self, int64_t hidden_size, int64_t intermediate_size, int64_t num_heads,
+               int64_t num_kv_heads, int64_t head_dim, int64_t vocab_size, float norm_eps,
+               const std::string& activation, float embedding_scale, float attention_scale, float attention_softcap,
+               float logit_softcap, bool tied_head, const std::vector<std::vector<double>>& inv_freqs,
+               const std::vector<double>& attention_factors, const std::vector<int64_t>& windows,
+               const std::vector<int64_t>& rotary_of_layer) {
+                new (self) DecoderConfig(make_config(hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim,
+                                                     vocab_size, norm_eps, activation, embedding_scale, attention_scale,
+                                                     attention_softcap, logit_softcap, tied_head, inv_freqs,
+                                                     attention_factors, windows, rotary_of_layer));
+            },
+            nb::kw_only(), "hidden_size"_a, "intermediate_size"_a, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a,
+            "vocab_size"_a, "norm_eps"_a, "activation"_a, "embedding_scale"_a, "attention_scale"_a,
+            "attention_softcap"_a, "logit_softcap"_a, "tied_head"_a, "inv_freqs"_a, "attention_factors"_a, "windows"_a,
+            "rotary_of_layer"_a)
+        .def("kv_block_bytes",
+             [](const DecoderConfig& c) {
+                 return KvCache::block_bytes(std::ssize(c.layers), c.num_kv_heads, c.head_dim);
+             })
+        .def(
+            "work_bytes",
+            [](const DecoderConfig& c, int64_t max_rows, int64_t max_model_len, int threads) {
+                return Decoder::work_bytes(c, {.max_rows = max_rows, .max_model_len = max_model_len, .kv_blocks = 1},
+                                           threads);
+            },
+            "max_rows"_a, "max_model_len"_a, "threads"_a);
+
+    nb::class_<BoundDecoder>(m, "Decoder")
+        .def(nb::init<const DecoderConfig&, int, const std::string&, int64_t, int64_t, int64_t>(), nb::kw_only(),
+             "config"_a, "threads"_a, "isa"_a, "max_rows"_a, "max_model_len"_a, "kv_blocks"_a)
+        .def("set_weight", &BoundDecoder::set_weight, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a,
+             "row_map"_a.none(), "quantize_bits"_a)
+        .def("finish", [](BoundDecoder& d) { d.decoder.finish(); })
+        .def("step", &BoundDecoder::step, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
+             "table_begin"_a, "logit_rows"_a, "sampling"_a, "drafted"_a, "positions"_a, "targets"_a, "top"_a,
+             "numbers"_a, "top_k"_a, "seeds"_a, "ids"_a, "ids_begin"_a, "bias_values"_a)
+        .def("logits", &BoundDecoder::logits, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
+             "table_begin"_a, "logit_rows"_a)
+        .def_prop_ro("isa", [](const BoundDecoder& d) { return d.decoder.kernels().isa; })
+        .def_prop_ro("weight_bytes", [](BoundDecoder& d) { return d.decoder.weights().bytes(); })
+        .def_prop_ro("bytes_per_row_step", [](BoundDecoder& d) { return d.decoder.weights().bytes_per_row_step(); })
+        .def_prop_ro("kv_bytes", [](const BoundDecoder& d) { return d.decoder.kv_bytes(); })
+        .def(
+            "set_profiling", [](BoundDecoder& d, bool on) { d.decoder.set_profiling(on); }, "on"_a)
+        .def("profile", &BoundDecoder::profile);
+
+    m.def("sample_rows", &sample_rows, "logits"_a, "isa"_a, "sampling"_a, "drafted"_a, "positions"_a, "targets"_a,
+          "top"_a, "numbers"_a, "top_k"_a, "seeds"_a, "ids"_a, "ids_begin"_a, "bias_values"_a);
+    m.def("gumbel_noise", &gumbel_noise, "seed"_a, "position"_a, "token_id"_a);
+}
+
+}  // namespace lpx
