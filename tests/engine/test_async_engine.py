@@ -297,13 +297,25 @@ def test_device_fault_ends_every_stream_and_later_submits(make_engine: MakeEngin
     run(test)
 
 
-def test_fault_of_the_thread_itself_is_no_hang(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_of_the_thread_itself_is_no_hang(
+    make_engine: MakeEngine, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken_step() -> list[RequestDelta]:
+        gate(0)
+        raise ZeroDivisionError
+
     async def test() -> None:
         engine = make_engine()
-        monkeypatch.setattr(engine, "step", lambda: 1 / 0)
+        monkeypatch.setattr(engine, "step", broken_step)
         async with serving(engine) as server:
-            with pytest.raises(EngineStoppedError):
-                await read(server.submit("x", GREEDY))
+            gate.shut()
+            running = server.submit("x", GREEDY)
+            await gate.reached()
+            late = server.submit("x", GREEDY)  # the thread is about to end and has not seen it
+            gate.open()
+            for stream in (running, late):
+                with pytest.raises(EngineStoppedError):
+                    await read(stream)
             assert isinstance(server.failed, ZeroDivisionError)
             with pytest.raises(EngineStoppedError):
                 server.submit("x", GREEDY)

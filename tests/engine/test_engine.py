@@ -9,9 +9,9 @@ import pytest
 
 from lpx.engine.engine import Engine
 from lpx.engine.outputs import RequestDelta
-from lpx.engine.sampling_params import SamplingParams
+from lpx.engine.sampling_params import SamplingParams, choice_seed
 from lpx.errors import ContextLengthError, InvalidRequestError
-from tests.engine.fake_executor import BOS, END_OF_TURN, EOS, FakeExecutor
+from tests.engine.fake_executor import BOS, END_OF_TURN, EOS, FakeExecutor, expected_tokens
 
 MakeEngine = Callable[..., Engine]
 
@@ -255,6 +255,16 @@ def test_error_of_one_sequence_ends_that_request_alone(make_engine: MakeEngine) 
     assert text_of(good[0]) == text_of(run(make_engine(), ("good", clean))[0][0])
     assert engine.failed is None
     assert engine.stats().finished_total == {"stop": 0, "length": 1, "abort": 0, "error": 2}
+
+
+def test_error_of_one_choice_ends_the_others_at_once(make_engine: MakeEngine) -> None:
+    fine, bad = (expected_tokens([120], 8, temperature=1.0, seed=choice_seed(5, index)) for index in (1, 0))
+    at = next(i for i, token_id in enumerate(bad) if token_id not in bad[:i] + fine + [120])
+    engine = make_engine(FakeExecutor(poisoned=bad[at]))
+    (choices,) = run(engine, ("x", SamplingParams(n=2, seed=5, max_tokens=50)))
+    for index, made in ((0, bad), (1, fine)):
+        assert ids_of(choices[index]) == made[: at + 1]
+        assert [d.finish_reason for d in choices[index]] == [None] * (at + 1) + ["error"]
 
 
 def test_device_fault_ends_all_requests_and_the_engine(make_engine: MakeEngine) -> None:
