@@ -179,9 +179,7 @@ def test_other_models_are_not_found(shared_server: LiveServer, path: str, name: 
 
 
 def post_raw(server: LiveServer, content: Any, **headers: str) -> httpx.Response:
-    return server.client.post(
-        COMPLETIONS, content=content, headers={"content-type": "application/json"} | {k: v for k, v in headers.items()}
-    )
+    return server.client.post(COMPLETIONS, content=content, headers={"content-type": "application/json"} | headers)
 
 
 @pytest.mark.parametrize(
