@@ -12,6 +12,7 @@ from tests.reference.model_files import write_hf_folder, write_model_gguf
 from tests.reference.numpy_model import ReferenceModel
 from tests.reference.tiny_models import ARCHITECTURES, make_tiny, random_prompt
 
+from lpx import _native
 from lpx.model.files import open_model
 
 TOLERANCE = 1e-4  # of the largest log-probability
@@ -116,8 +117,11 @@ def check_prompt(folder, config, weights, length, *, kind="safetensors", max_mod
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 def test_context_over_many_blocks_and_splits_equals_reference(arch, tmp_path):
-    config, weights = make_tiny(arch, 4, max_position_embeddings=2048, num_hidden_layers=2, sliding_window=300,
-                                layer_types=["sliding_attention", "full_attention"])  # fmt: skip
+    overrides = {"max_position_embeddings": 2048, "num_hidden_layers": 2}
+    if arch == "gemma3":
+        overrides |= {"sliding_window": 300, "layer_types": ["sliding_attention", "full_attention"]}
+    config, weights = make_tiny(arch, 4, **overrides)
+    assert 2 * _native.SPLIT_TOKENS < 1500
     check_prompt(tmp_path, config, weights, 1500, max_model_len=1536, chunk=500)
 
 
