@@ -399,9 +399,9 @@ void Decoder::check(const StepInput& input) const {
             fail("a block table of " + std::to_string(table) + " blocks does not reach position " +
                  std::to_string(end - 1));
     }
-    int64_t previous = -1;
+    int64_t previous = 0;
     for (const int32_t row : input.logit_rows) {
-        if (row <= previous || row >= input.rows()) fail("rows that want logits are out of range or out of order");
+        if (row < previous || row >= input.rows()) fail("rows that want logits are out of range or out of order");
         previous = row;
     }
 }

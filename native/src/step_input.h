@@ -12,7 +12,7 @@ struct StepInput {
     std::span<const int32_t> start_position;  // [sequences]: position of a sequence's first row
     std::span<const int32_t> block_ids;       // block tables, sequence after sequence
     std::span<const int32_t> table_begin;     // [sequences + 1] into block_ids
-    std::span<const int32_t> logit_rows;      // rows that need logits, ascending
+    std::span<const int32_t> logit_rows;      // rows that need logits, ascending; a row may come twice
 
     int64_t rows() const { return std::ssize(token_ids); }
     int64_t sequences() const { return std::ssize(start_position); }

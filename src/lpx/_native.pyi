@@ -1,0 +1,144 @@
+"""Types of the native core; what the calls mean is said in native/src/bind_*.cpp and the headers there."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+KV_BLOCK_SIZE: int
+SPLIT_TOKENS: int
+
+_Int32s = NDArray[np.int32]
+_Floats = NDArray[np.float32]
+_SamplingResults = tuple[_Int32s, NDArray[np.uint8], _Int32s, _Floats, _Int32s, _Int32s, _Floats]
+
+class PackedMatrix:
+    @staticmethod
+    def pack(
+        type: str, rows: int, cols: int, data: NDArray[np.uint8], row_map: _Int32s | None = None, threads: int = 1
+    ) -> PackedMatrix: ...
+    @staticmethod
+    def quantize(
+        bits: int,
+        type: str,
+        rows: int,
+        cols: int,
+        data: NDArray[np.uint8],
+        row_map: _Int32s | None = None,
+        threads: int = 1,
+    ) -> PackedMatrix: ...
+    @staticmethod
+    def packed_bytes(type: str, rows: int, cols: int, quantize_bits: int = 0) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def float_weights(self) -> bool: ...
+    @property
+    def format(self) -> str: ...
+    def decode(self, rows: _Int32s) -> _Floats: ...
+    def matmul(self, x: _Floats, isa: str = "", threads: int = 1) -> _Floats: ...
+
+def decode_rows(type: str, cols: int, data: NDArray[np.uint8]) -> _Floats: ...
+def quantize_activations(x: _Floats, isa: str = "") -> tuple[NDArray[np.int8], _Floats, NDArray[np.int16]]: ...
+def available_isas() -> list[str]: ...
+
+class DecoderConfig:
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        intermediate_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        vocab_size: int,
+        norm_eps: float,
+        activation: str,
+        embedding_scale: float,
+        attention_scale: float,
+        attention_softcap: float,
+        logit_softcap: float,
+        tied_head: bool,
+        inv_freqs: Sequence[Sequence[float]],
+        attention_factors: Sequence[float],
+        windows: Sequence[int],
+        rotary_of_layer: Sequence[int],
+    ) -> None: ...
+    def kv_block_bytes(self) -> int: ...
+    def work_bytes(self, max_rows: int, max_model_len: int, threads: int) -> int: ...
+
+class Decoder:
+    def __init__(
+        self, *, config: DecoderConfig, threads: int, isa: str, max_rows: int, max_model_len: int, kv_blocks: int
+    ) -> None: ...
+    def set_weight(
+        self,
+        name: str,
+        type: str,
+        rows: int,
+        cols: int,
+        data: NDArray[np.uint8],
+        row_map: _Int32s | None,
+        quantize_bits: int,
+    ) -> None: ...
+    def finish(self) -> None: ...
+    def step(
+        self,
+        token_ids: _Int32s,
+        row_begin: _Int32s,
+        start_position: _Int32s,
+        block_ids: _Int32s,
+        table_begin: _Int32s,
+        logit_rows: _Int32s,
+        sampling: _Int32s,
+        drafted: _Int32s,
+        positions: NDArray[np.int64],
+        targets: _Int32s,
+        top: _Int32s,
+        numbers: _Floats,
+        top_k: _Int32s,
+        seeds: NDArray[np.uint64],
+        ids: _Int32s,
+        ids_begin: _Int32s,
+        bias_values: _Floats,
+    ) -> _SamplingResults: ...
+    def logits(
+        self,
+        token_ids: _Int32s,
+        row_begin: _Int32s,
+        start_position: _Int32s,
+        block_ids: _Int32s,
+        table_begin: _Int32s,
+        logit_rows: _Int32s,
+    ) -> _Floats: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def bytes_per_row_step(self) -> int: ...
+    @property
+    def kv_bytes(self) -> int: ...
+    def set_profiling(self, on: bool) -> None: ...
+    def profile(self) -> dict[str, float]: ...
+
+def sample_rows(
+    logits: _Floats,
+    isa: str,
+    sampling: _Int32s,
+    drafted: _Int32s,
+    positions: NDArray[np.int64],
+    targets: _Int32s,
+    top: _Int32s,
+    numbers: _Floats,
+    top_k: _Int32s,
+    seeds: NDArray[np.uint64],
+    ids: _Int32s,
+    ids_begin: _Int32s,
+    bias_values: _Floats,
+) -> _SamplingResults: ...
+def gumbel_noise(seed: int, position: int, token_id: int) -> float: ...

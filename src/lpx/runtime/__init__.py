@@ -1,0 +1,1 @@
+"""One step on one device: the step contract, its options, the memory plan, and the executors."""

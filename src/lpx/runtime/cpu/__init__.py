@@ -1,0 +1,1 @@
+"""Execution on the processor: binds the native core."""

@@ -1,0 +1,126 @@
+"""Steps on the processor: loads weights into the native decoder and runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lpx import _native
+from lpx.errors import ConfigError, ModelFileError
+from lpx.runtime.cpu.flat_step import FlatStep
+from lpx.runtime.memory import MemoryPlan, native_config, plan_memory, quantize_bits
+from lpx.runtime.step import ExecutorInfo, StepBatch, StepResult
+
+if TYPE_CHECKING:
+    from lpx.model.files import ModelFiles
+    from lpx.runtime.options import RuntimeOptions
+
+
+class CpuExecutor:
+    """Implements `lpx.runtime.step.Executor` with the native decoder. Not thread-safe: one caller at a time."""
+
+    def __init__(self, decoder: _native.Decoder, info: ExecutorInfo, vocab_size: int, max_model_len: int) -> None:
+        self._decoder: _native.Decoder | None = decoder
+        self._info = info
+        self._vocab_size = vocab_size
+        self.max_model_len = max_model_len
+
+    @classmethod
+    def load(
+        cls,
+        files: ModelFiles,
+        options: RuntimeOptions,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> CpuExecutor:
+        """Plan memory, then read and pack every weight of `files`.
+
+        `progress(done, total)` is called with bytes of the file. Raises MemoryLimitError before anything is loaded,
+        ConfigError for options that cannot be honoured, and ModelFileError for tensors that do not fit the model.
+        """
+        plan = plan_memory(files, options)
+        config = files.config
+        try:
+            decoder = _native.Decoder(
+                config=native_config(config),
+                threads=plan.threads,
+                isa=options.isa or "",
+                max_rows=options.max_num_batched_tokens,
+                max_model_len=plan.max_model_len,
+                kv_blocks=plan.num_blocks,
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        total = sum(files.weight_types.values())
+        done = 0
+        packed: dict[str, int] = {}
+        for weight in files.weights():
+            rows, cols = weight.shape if len(weight.shape) == 2 else (1, weight.shape[0])
+            bits = quantize_bits(weight.name, weight.type, options.quantization) if len(weight.shape) == 2 else 0
+            try:
+                decoder.set_weight(weight.name, weight.type, rows, cols, weight.data, weight.row_map, bits)
+            except ValueError as error:
+                raise ModelFileError(f"{files.path}: {error}") from error
+            kind = {8: "q8", 4: "q4"}.get(bits, weight.type)
+            packed[kind] = packed.get(kind, 0) + _native.PackedMatrix.packed_bytes(weight.type, rows, cols, bits)
+            done += weight.data.nbytes
+            if progress is not None:
+                progress(min(done, total), total)
+        try:
+            decoder.finish()
+        except ValueError as error:
+            raise ModelFileError(f"{files.path}: {error}") from error
+        return cls(decoder, _info(decoder, plan, packed), config.vocab_size, plan.max_model_len)
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self._info
+
+    def step(self, batch: StepBatch) -> StepResult:
+        """Run one step. Raises ValueError for ids, positions or blocks out of range, before anything is written.
+
+        A sequence whose logits are not finite gets an `error`; the others are unaffected.
+        """
+        flat = FlatStep(batch, self._vocab_size)
+        return flat.results(self._open().step(**flat.rows, **flat.sampling))
+
+    def logits(self, batch: StepBatch) -> NDArray[np.float32]:
+        """The step's logits [rows that sample or are scored, vocab] instead of its samples."""
+        return self._open().logits(**FlatStep(batch, self._vocab_size).rows)
+
+    def set_profiling(self, on: bool) -> None:
+        """Start (or stop) measuring where steps spend their time; costs a clock reading per phase."""
+        self._open().set_profiling(on)
+
+    def step_profile(self) -> dict[str, float]:
+        """Seconds per phase on the first thread since profiling was switched on."""
+        return self._open().profile()
+
+    def close(self) -> None:
+        """Free weights, KV cache and threads; idempotent."""
+        self._decoder = None
+
+    def _open(self) -> _native.Decoder:
+        if self._decoder is None:
+            raise RuntimeError("the executor is closed")
+        return self._decoder
+
+
+def _info(decoder: _native.Decoder, plan: MemoryPlan, packed: dict[str, int]) -> ExecutorInfo:
+    total = sum(packed.values())
+    shares = sorted(packed.items(), key=lambda item: -item[1])
+    return ExecutorInfo(
+        device="cpu",
+        isa=decoder.isa,
+        threads=plan.threads,
+        quantization=", ".join(f"{kind} {max(1, round(100 * part / total))}%" for kind, part in shares),
+        kv_cache_dtype="f16",
+        block_size=plan.block_size,
+        num_blocks=plan.num_blocks,
+        weight_bytes=decoder.weight_bytes,
+        kv_bytes=decoder.kv_bytes,
+        work_bytes=plan.work_bytes,
+        bytes_per_token=decoder.bytes_per_row_step,
+    )

@@ -1,0 +1,220 @@
+"""A `StepBatch` as the flat arrays that the native core reads, and its results as a `StepResult`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lpx.runtime.step import (
+    SamplerSettings,
+    SequenceInput,
+    SequenceOutput,
+    StepBatch,
+    StepResult,
+    TokenLogprobs,
+)
+
+_NOT_FINITE = (
+    "the model's logits are not finite (NaN or infinity): its weights are damaged or its values overflow float32"
+)
+
+
+class FlatStep:
+    """One step, flattened.
+
+    Attributes:
+        rows: arguments about tokens and KV blocks, for `Decoder.step` and `Decoder.logits`.
+        sampling: arguments about what happens to the logits, for `Decoder.step`.
+    """
+
+    def __init__(self, batch: StepBatch, vocab_size: int) -> None:
+        token_ids: list[int] = []
+        row_begin = [0]
+        starts: list[int] = []
+        block_ids: list[int] = []
+        table_begin = [0]
+        self._batch = batch
+        self._logit_rows: list[int] = []
+        self._entries = _Entries()
+        settings = _Settings(vocab_size)
+        for sequence in batch.sequences:
+            first_row = len(token_ids)
+            token_ids.extend(sequence.token_ids)
+            row_begin.append(len(token_ids))
+            starts.append(sequence.start_position)
+            block_ids.extend(sequence.block_table)
+            table_begin.append(len(block_ids))
+            self._add_logit_rows(sequence, first_row, settings)
+        self.rows: dict[str, NDArray[Any]] = {
+            "token_ids": np.array(token_ids, dtype=np.int32),
+            "row_begin": np.array(row_begin, dtype=np.int32),
+            "start_position": np.array(starts, dtype=np.int32),
+            "block_ids": np.array(block_ids, dtype=np.int32),
+            "table_begin": np.array(table_begin, dtype=np.int32),
+            "logit_rows": np.array(self._logit_rows, dtype=np.int32),
+        }
+        self.sampling: dict[str, NDArray[Any]] = {**self._entries.arrays(), **settings.arrays()}
+
+    def _add_logit_rows(self, sequence: SequenceInput, first_row: int, settings: _Settings) -> None:
+        count = len(sequence.token_ids)
+        if not 0 <= sequence.sample_rows <= count:
+            raise ValueError(f"{sequence.sample_rows} sampled rows in a sequence of {count}")
+        first_sampled = count - sequence.sample_rows
+        if sequence.score_targets:
+            if len(sequence.score_targets) != count:
+                raise ValueError(f"{len(sequence.score_targets)} targets to score for {count} rows")
+            for row, target in enumerate(sequence.score_targets):
+                if target >= 0:
+                    self._logit_rows.append(first_row + row)
+                    self._entries.score(target, sequence.score_logprobs)
+                if row >= first_sampled:
+                    self._add_sampled(sequence, first_row, row, row - first_sampled, settings)
+        else:
+            for drafted in range(sequence.sample_rows):
+                self._add_sampled(sequence, first_row, first_sampled + drafted, drafted, settings)
+
+    def _add_sampled(
+        self, sequence: SequenceInput, first_row: int, row: int, drafted: int, settings: _Settings
+    ) -> None:
+        if drafted == 0:
+            settings.add(sequence)
+        self._logit_rows.append(first_row + row)
+        self._entries.sample(
+            settings.count - 1,
+            drafted if sequence.sampling is not None and sequence.sampling.needs_history else 0,
+            sequence.start_position + row + 1,
+            -1 if sequence.logprobs is None else sequence.logprobs,
+        )
+
+    def results(self, native: tuple[NDArray[Any], ...]) -> StepResult:
+        """What `Decoder.step` returned, by sequence."""
+        sampled, finite, ids, logprobs, ranks, top_ids, top_logprobs = native
+        sampled_ids: list[int] = sampled.tolist()
+        all_finite = bool(finite.all())
+        entry = 0
+
+        def scored(entry: int, top: int) -> TokenLogprobs:
+            pairs = zip(top_ids[entry, :top].tolist(), top_logprobs[entry, :top].tolist(), strict=True)
+            return TokenLogprobs(
+                token_id=int(ids[entry]),
+                logprob=float(logprobs[entry]),
+                rank=int(ranks[entry]),
+                top=[pair for pair in pairs if pair[0] >= 0],
+            )
+
+        outputs = []
+        for sequence in self._batch.sequences:
+            first_entry = entry
+            output = SequenceOutput(
+                sampled_ids=[],
+                logprobs=None if sequence.logprobs is None else [],
+                scores=[] if sequence.score_targets else None,
+            )
+            first_sampled = len(sequence.token_ids) - sequence.sample_rows
+            rows = range(0 if sequence.score_targets else first_sampled, len(sequence.token_ids))
+            for row in rows:
+                if output.scores is not None:
+                    score = None
+                    if sequence.score_targets[row] >= 0:
+                        score = scored(entry, sequence.score_logprobs)
+                        entry += 1
+                    output.scores.append(score)
+                if row >= first_sampled:
+                    output.sampled_ids.append(sampled_ids[entry])
+                    if output.logprobs is not None and sequence.logprobs is not None:
+                        output.logprobs.append(scored(entry, sequence.logprobs))
+                    entry += 1
+            if not all_finite and not finite[first_entry:entry].all():
+                output = SequenceOutput(sampled_ids=[], logprobs=None, scores=None, error=_NOT_FINITE)
+            outputs.append(output)
+        return StepResult(outputs)
+
+
+class _Entries:
+    """What to do with each row of logits."""
+
+    def __init__(self) -> None:
+        self._sampling: list[int] = []
+        self._drafted: list[int] = []
+        self._positions: list[int] = []
+        self._targets: list[int] = []
+        self._top: list[int] = []
+
+    def sample(self, settings: int, drafted: int, position: int, top: int) -> None:
+        self._sampling.append(settings)
+        self._drafted.append(drafted)
+        self._positions.append(position)
+        self._targets.append(-1)
+        self._top.append(top)
+
+    def score(self, target: int, top: int) -> None:
+        self._sampling.append(-1)
+        self._drafted.append(0)
+        self._positions.append(0)
+        self._targets.append(target)
+        self._top.append(top)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            "sampling": np.array(self._sampling, dtype=np.int32),
+            "drafted": np.array(self._drafted, dtype=np.int32),
+            "positions": np.array(self._positions, dtype=np.int64),
+            "targets": np.array(self._targets, dtype=np.int32),
+            "top": np.array(self._top, dtype=np.int32),
+        }
+
+
+class _Settings:
+    """Sampler settings of the sequences that sample."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.count = 0
+        self._vocab_size = vocab_size
+        self._numbers: list[tuple[float, ...]] = []
+        self._top_k: list[int] = []
+        self._seeds: list[int] = []
+        self._ids: list[int] = []
+        self._ids_begin = [0]
+        self._bias_values: list[float] = []
+
+    def add(self, sequence: SequenceInput) -> None:
+        sampling: SamplerSettings | None = sequence.sampling
+        if sampling is None:
+            raise ValueError("a sequence that samples needs sampler settings")
+        self.count += 1
+        self._numbers.append(
+            (
+                sampling.temperature,
+                sampling.top_p,
+                sampling.min_p,
+                sampling.repetition_penalty,
+                sampling.presence_penalty,
+                sampling.frequency_penalty,
+            )
+        )
+        self._top_k.append(min(sampling.top_k, self._vocab_size))
+        self._seeds.append(sampling.seed)
+        history = sampling.needs_history
+        drafted = sequence.token_ids[len(sequence.token_ids) - sequence.sample_rows + 1 :] if history else ()
+        for ids in (
+            sampling.logit_bias,
+            sequence.banned_ids,
+            sequence.prompt_ids if history else (),
+            sequence.output_ids if history else (),
+            drafted,
+        ):
+            self._ids.extend(ids)
+            self._ids_begin.append(len(self._ids))
+        self._bias_values.extend(sampling.logit_bias.values())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            "numbers": np.array(self._numbers, dtype=np.float32).reshape(-1),
+            "top_k": np.array(self._top_k, dtype=np.int32),
+            "seeds": np.array(self._seeds, dtype=np.uint64),
+            "ids": np.array(self._ids, dtype=np.int32),
+            "ids_begin": np.array(self._ids_begin, dtype=np.int32),
+            "bias_values": np.array(self._bias_values, dtype=np.float32),
+        }
