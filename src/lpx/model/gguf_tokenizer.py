@@ -10,14 +10,10 @@ from numpy.typing import NDArray
 
 from lpx.errors import ModelFileError, TokenizerError
 from lpx.model.config_values import ConfigValues
+from lpx.model.special_tokens import TURN_ENDS
 from lpx.model.tokenizer_source import TOKEN_BYTE, TOKEN_CONTROL, TOKEN_NORMAL, GgufTokenizerSource
 
 _PREFIX = "tokenizer.ggml."
-# Files often name one id as eos where the model ends its turns with several. A control token with one of these texts
-# ends a turn in every model that has it.
-_END_OF_TURN = frozenset(
-    ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "</s>")
-)
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], vocab_rows: int, where: str) -> GgufTokenizerSource:
@@ -54,7 +50,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], vocab_rows: int, where: str
     eos_id, eot_id, eom_id = token_id("eos_token_id"), token_id("eot_token_id"), token_id("eom_token_id")
     ends = {i for i in (eos_id, eot_id, eom_id) if i is not None}
     if types is not None:
-        ends |= {int(i) for i in np.flatnonzero(types == TOKEN_CONTROL) if tokens[i] in _END_OF_TURN}
+        ends |= {int(i) for i in np.flatnonzero(types == TOKEN_CONTROL) if tokens[i] in TURN_ENDS}
     return GgufTokenizerSource(
         model=values.text("model"),
         tokens=tokens,

@@ -16,7 +16,8 @@ _MARKER_FORM = re.compile(
     r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT)\]"
 )
 
-# Markers that end the assistant's turn in the families we support, beside the ids that the files name.
+# Files often name one id as EOS where the model ends its turns with several. A control token with one of these texts
+# ends a turn in every model that has it.
 TURN_ENDS = frozenset(
     {
         "<|im_end|>",
@@ -27,6 +28,7 @@ TURN_ENDS = frozenset(
         "<|end|>",
         "<end_of_turn>",
         "<｜end▁of▁sentence｜>",
+        "</s>",
     }
 )
 

@@ -56,7 +56,7 @@ class TokenizerFiles(Protocol):
 class Vocabulary:
     """What the two builders hand over."""
 
-    core: tokenizers.Tokenizer  # knows no control token
+    core: tokenizers.Tokenizer  # matches no control token in text
     inner_core: tokenizers.Tokenizer  # the same, for text that does not start the prompt
     texts: Sequence[str | None]  # by id; None: no such token
     encoding: Literal["byte-level", "sentencepiece"]
@@ -238,7 +238,8 @@ class Tokenizer:
         if not text:
             return []
         core = self._core if first else self._inner_core
-        ids: list[int] = core.encode(text, add_special_tokens=False).ids
+        # As a batch, because only that lets go of the GIL: a long text must not stop the engine and the event loop.
+        ids: list[int] = core.encode_batch_fast([text], add_special_tokens=False)[0].ids
         if self._markers.keys().isdisjoint(ids):
             return ids
         # A vocabulary may list a control token among its words too. Cut inside each spelling, so that none is whole.

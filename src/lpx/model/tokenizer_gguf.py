@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,9 +58,7 @@ def _token_types(source: GgufTokenizerSource) -> NDArray[np.int32]:
     for token_id in np.flatnonzero(types == TOKEN_USER_DEFINED).tolist():
         if looks_like_marker(source.tokens[token_id]):
             types[token_id] = TOKEN_CONTROL
-    for special_id in (source.bos_id, *sorted(source.eos_ids)):
-        if special_id is None:
-            continue
+    for special_id in [*_eos_ids(source), *([] if source.bos_id is None else [source.bos_id])]:
         if not 0 <= special_id < count:
             raise TokenizerError(f"Special token id {special_id} is outside the vocabulary of {count} tokens.")
         types[special_id] = TOKEN_CONTROL
@@ -72,23 +72,8 @@ def _build_byte_level(source: GgufTokenizerSource, types: NDArray[np.int32], pre
     if source.merges is None:
         raise TokenizerError("tokenizer.ggml.merges is missing: byte-level BPE cannot work without it.")
     vocab = _plain_vocab(source.tokens, types)
-    merges = []
-    for rank, line in enumerate(source.merges):
-        left, _, right = line.partition(" ")
-        if not left or not right or " " in right:
-            raise TokenizerError(f"tokenizer.ggml.merges[{rank}] is not two words: {line!r}.")
-        merges.append((left, right))
-    try:
-        model = models.BPE(vocab=vocab, merges=merges, ignore_merges=rule.ignore_merges)
-    except Exception:
-        # Merges that lead to a token outside the plain vocabulary: those into control or unused tokens can be left
-        # out, since text must not reach them; any other is an error.
-        listed = set(source.tokens)
-        kept = [(a, b) for a, b in merges if a in vocab and b in vocab and a + b in vocab]
-        unlisted = [(a, b) for a, b in merges if not (a in listed and b in listed and a + b in listed)]
-        if unlisted:
-            raise TokenizerError(f"tokenizer.ggml.merges uses tokens that are not listed: {unlisted[0]!r}.") from None
-        model = models.BPE(vocab=vocab, merges=kept, ignore_merges=rule.ignore_merges)
+    merges = _merges(source.merges, source.tokens, vocab)
+    model = models.BPE(vocab=vocab, merges=merges, ignore_merges=rule.ignore_merges)
     core = Tokenizer(model)
     core.pre_tokenizer = build_byte_level(rule)
     if rule.nfc:
@@ -103,7 +88,7 @@ def _build_byte_level(source: GgufTokenizerSource, types: NDArray[np.int32], pre
         silent=_ids(types, TOKEN_UNUSED, TOKEN_UNKNOWN),
         literal=_ids(types, TOKEN_USER_DEFINED),
         bos_id=source.bos_id,
-        eos_ids=source.eos_ids,
+        eos_ids=_eos_ids(source),
         add_bos=rule.adds_bos if source.add_bos is None else source.add_bos,
         vocab_rows=source.vocab_rows,
         special_texts=_special_texts(source),
@@ -150,7 +135,7 @@ def _build_sentencepiece(source: GgufTokenizerSource, types: NDArray[np.int32]) 
         literal=_ids(types, TOKEN_USER_DEFINED),
         byte_tokens=True,
         bos_id=source.bos_id,
-        eos_ids=source.eos_ids,
+        eos_ids=_eos_ids(source),
         add_bos=source.add_bos is not False,
         prefix_space=prefix_space,
         vocab_rows=source.vocab_rows,
@@ -171,6 +156,28 @@ def _plain_vocab(tokens: list[str], types: NDArray[np.int32]) -> dict[str, int]:
     return vocab
 
 
+def _merges(lines: list[str], tokens: list[str], vocab: dict[str, int]) -> list[tuple[str, str]]:
+    """Check and split "left right" lines.
+
+    Merges that lead to control or unused tokens are left out: text must not reach those. The library would abort on a
+    merge into a token that it does not know.
+    """
+    parts = [line.split(" ") for line in lines]
+    if any(len(part) != 2 for part in parts) or "" in {part[0] for part in parts} | {part[1] for part in parts}:
+        rank = next(i for i, part in enumerate(parts) if len(part) != 2 or "" in part)
+        raise TokenizerError(f"tokenizer.ggml.merges[{rank}] is not two words: {lines[rank]!r}.")
+    pairs = [(left, right) for left, right in parts]
+    lefts, rights = [left for left, _ in pairs], [right for _, right in pairs]
+    known = vocab.__contains__
+    if all(map(known, map(operator.add, lefts, rights))) and all(map(known, lefts)) and all(map(known, rights)):
+        return pairs
+    listed = set(tokens)
+    for left, right in pairs:
+        if not {left, right, left + right} <= listed:
+            raise TokenizerError(f"tokenizer.ggml.merges uses a token that is not listed: {left!r} + {right!r}.")
+    return [(left, right) for left, right in pairs if {left, right, left + right} <= vocab.keys()]
+
+
 def _add_words(core: object, tokens: list[str], types: NDArray[np.int32]) -> None:
     """Make user-defined tokens match in the raw text, before any splitting or merging."""
     from tokenizers import AddedToken, Tokenizer
@@ -185,6 +192,11 @@ def _add_words(core: object, tokens: list[str], types: NDArray[np.int32]) -> Non
 def _markers(source: GgufTokenizerSource, types: NDArray[np.int32], *, rstrip: bool) -> list[Marker]:
     ids = np.flatnonzero(types == TOKEN_CONTROL).tolist()
     return [Marker(i, source.tokens[i], rstrip=rstrip) for i in ids]
+
+
+def _eos_ids(source: GgufTokenizerSource) -> frozenset[int]:
+    named = (source.eos_id, source.eot_id, source.eom_id)
+    return source.eos_ids | {i for i in named if i is not None}
 
 
 def _special_texts(source: GgufTokenizerSource) -> dict[str, str]:

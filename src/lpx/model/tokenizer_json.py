@@ -18,7 +18,7 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def build_from_json(source: HfTokenizerSource) -> Vocabulary:
-    """Build what the file describes, without its control tokens, which only `Tokenizer.split_markers` may find.
+    """Build what the file describes, except that text never matches control tokens (`Tokenizer.split_markers` does).
 
     Raises:
         TokenizerError: unreadable, inconsistent, or a kind of vocabulary that is not supported.
@@ -28,13 +28,21 @@ def build_from_json(source: HfTokenizerSource) -> Vocabulary:
     control = {t["id"]: t for t in added if t["special"] or looks_like_marker(t["content"])}
     words = [t for t in added if t["id"] not in control]
 
-    plain = {**head, "added_tokens": words, "post_processor": None, "truncation": None, "padding": None}
+    flagged = [{**t, "special": t["id"] in control} for t in added]
+    plain = {**head, "added_tokens": flagged, "post_processor": None, "truncation": None, "padding": None}
     core = _parse(plain, model_text, source.path)
+    core.encode_special_tokens = True  # as text
+    for token in added:
+        if core.token_to_id(token["content"]) != token["id"]:
+            raise TokenizerError(
+                f"{source.path}: added token {token['content']!r} has the id {token['id']}, but its place in the "
+                f"vocabulary is {core.token_to_id(token['content'])}."
+            )
     inner_core = core
     if any(m.get("prepend_scheme") == "first" for m in _steps(head.get("pre_tokenizer"), "Metaspace")):
-        inner_core = _without_prefix(core, plain, words)
+        inner_core = _without_prefix(core, plain)
 
-    texts = _texts(core, control, source.path)
+    texts = _texts(core, source.path)
     named = _named_ids(source, texts)
     bos_id = named.get("bos_token", source.bos_id)
     eos_ids = source.eos_ids | ({named["eos_token"]} if "eos_token" in named else set())
@@ -132,11 +140,13 @@ def _parse(head: Mapping[str, Any], model_text: str, path: Path) -> Tokenizer:
     text = json.dumps(head, ensure_ascii=False)[:-1] + ', "model": ' + model_text
     try:
         return Tokenizer.from_str(text)
-    except Exception as error:  # the library raises a bare Exception
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises bare exceptions, and panics that are not even those
         raise TokenizerError(f"{path} cannot be used: {error}") from None
 
 
-def _without_prefix(core: Tokenizer, head: Mapping[str, Any], words: list[dict[str, Any]]) -> Tokenizer:
+def _without_prefix(core: Tokenizer, head: Mapping[str, Any]) -> Tokenizer:
     """Return a tokenizer that shares the model of `core`, but puts no space before the first word."""
     changed = json.loads(json.dumps(head["pre_tokenizer"]))
     for step in _steps(changed, "Metaspace"):
@@ -147,7 +157,8 @@ def _without_prefix(core: Tokenizer, head: Mapping[str, Any], words: list[dict[s
     inner.normalizer = core.normalizer
     inner.pre_tokenizer = Tokenizer.from_str(json.dumps(parts)).pre_tokenizer
     flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    inner.add_tokens([AddedToken(w["content"], **{k: w[k] for k in flags}) for w in words])
+    inner.add_tokens([AddedToken(t["content"], **{k: t[k] for k in flags}) for t in head["added_tokens"]])
+    inner.encode_special_tokens = True
     return inner
 
 
@@ -162,20 +173,16 @@ def _steps(part: object, kind: str) -> Iterator[dict[str, Any]]:
             yield from _steps(step, kind)
 
 
-def _texts(core: Tokenizer, control: Mapping[int, Mapping[str, Any]], path: Path) -> list[str | None]:
+def _texts(core: Tokenizer, path: Path) -> list[str | None]:
     vocab = core.get_vocab(with_added_tokens=True)
-    size = max([*vocab.values(), *control], default=-1) + 1
-    if size > 4 * (len(vocab) + len(control)) + 65536:
+    size = max(vocab.values(), default=-1) + 1
+    if size > 4 * len(vocab) + 65536:
         raise TokenizerError(f"{path}: token ids go up to {size - 1}, but there are only {len(vocab)} tokens.")
     texts: list[str | None] = [None] * size
     for text, token_id in vocab.items():
         if texts[token_id] is not None:
             raise TokenizerError(f"{path}: id {token_id} stands for both {texts[token_id]!r} and {text!r}.")
         texts[token_id] = text
-    for token_id, token in control.items():
-        if texts[token_id] not in (None, token["content"]):
-            raise TokenizerError(f"{path}: id {token_id} stands for both {texts[token_id]!r} and {token['content']!r}.")
-        texts[token_id] = token["content"]
     return texts
 
 
