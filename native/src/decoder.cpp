@@ -14,6 +14,7 @@ constexpr int64_t kMaxLogitRows = 64;
 constexpr int64_t kLogitFloats = int64_t{8} << 20;
 // Columns of gate and up that are multiplied at a time: their rows stay in the cache until they are combined.
 constexpr int64_t kGateGroups = 8;
+constexpr int64_t kMaxHeadDim = 512;
 
 int64_t pad(int64_t cols) {
     return (cols + kBlockCols - 1) / kBlockCols * kBlockCols;
@@ -44,8 +45,8 @@ void DecoderConfig::check() const {
     if (num_kv_heads < 1 || num_heads < 1 || num_heads % num_kv_heads != 0)
         fail(std::to_string(num_heads) + " query heads cannot share " + std::to_string(num_kv_heads) +
              " KV heads evenly");
-    if (head_dim < 8 || head_dim > 256 || head_dim % 8 != 0)
-        fail("head size " + std::to_string(head_dim) + " is no multiple of 8 in [8, 256]");
+    if (head_dim < 2 || head_dim > kMaxHeadDim)
+        fail("head size " + std::to_string(head_dim) + " is outside [2, " + std::to_string(kMaxHeadDim) + "]");
     if (rotaries.empty()) fail("no rotary embedding");
     for (const RotaryConfig& r : rotaries)
         if (r.inv_freq.empty() || 2 * std::ssize(r.inv_freq) > head_dim)

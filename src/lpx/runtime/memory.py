@@ -102,7 +102,7 @@ def plan_memory(files: ModelFiles, options: RuntimeOptions, *, available: int | 
 
 def available_bytes(root: Path = Path("/")) -> int:
     """Memory that this process can take: the machine's, or what is left of its control group's limit."""
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
     machine = int(psutil.virtual_memory().available)
     group = memory_available(root)
