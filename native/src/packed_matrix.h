@@ -13,11 +13,26 @@ class ThreadPool;
 
 // Weight encodings as files hold them (GGML's names).
 enum class WeightType : uint8_t {
-    F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS
+    F32,
+    F16,
+    BF16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    IQ4_NL,
+    IQ4_XS
 };
 
 // Throws std::invalid_argument for an unknown name.
 WeightType weight_type_from_name(std::string_view name);
+std::string_view weight_type_name(WeightType type);
 // Bytes of one row of `cols` values; throws std::invalid_argument when cols is no multiple of the block.
 size_t weight_row_bytes(WeightType type, int64_t cols);
 // One row in the file's encoding to float32: the plain scalar decoder that everything else is compared with.
@@ -26,8 +41,8 @@ void decode_row(WeightType type, const std::byte* row, int64_t cols, float* out)
 // How a matrix lies in memory; see packed_matrix.cpp for each layout.
 enum class PackedFormat : uint8_t;
 
-inline constexpr int kGroupRows = 16;   // interleaved output rows
-inline constexpr int kBlockCols = 32;   // activations share a scale over this many columns
+inline constexpr int kGroupRows = 16;  // interleaved output rows
+inline constexpr int kBlockCols = 32;  // activations share a scale over this many columns
 
 class PackedMatrix {
   public:
@@ -36,8 +51,8 @@ class PackedMatrix {
     static PackedMatrix pack(WeightType type, int64_t rows, int64_t cols, std::span<const std::byte> data,
                              std::span<const int32_t> row_map, ThreadPool* pool);
     // Quantizes F32, F16 or BF16 weights while packing: 8 = int8 in blocks of 32, 4 = asymmetric 4-bit in blocks of 32.
-    static PackedMatrix quantize(int bits, WeightType type, int64_t rows, int64_t cols,
-                                 std::span<const std::byte> data, std::span<const int32_t> row_map, ThreadPool* pool);
+    static PackedMatrix quantize(int bits, WeightType type, int64_t rows, int64_t cols, std::span<const std::byte> data,
+                                 std::span<const int32_t> row_map, ThreadPool* pool);
 
     PackedMatrix() = default;
     PackedMatrix(PackedMatrix&&) noexcept = default;
@@ -49,7 +64,8 @@ class PackedMatrix {
     int64_t groups() const { return (rows_ + kGroupRows - 1) / kGroupRows; }
     int64_t padded_cols() const { return padded_cols_; }  // multiple of 32; padding multiplies zeros
     PackedFormat format() const { return format_; }
-    bool float_weights() const;      // F32, F16, BF16: kernels take float activations; else int8 blocks
+    std::string_view format_name() const;  // the name of the weight type with this layout
+    bool float_weights() const;            // F32, F16, BF16: kernels take float activations; else int8 blocks
     size_t bytes() const { return bytes_; }
     size_t group_bytes() const { return group_bytes_; }
     const std::byte* group(int64_t g) const { return data_.get() + g * group_bytes_; }
@@ -61,8 +77,9 @@ class PackedMatrix {
     static size_t packed_bytes(WeightType type, int64_t rows, int64_t cols, int quantize_bits);
 
   private:
+    static PackedMatrix allocate_for(PackedFormat format, int64_t rows, int64_t cols);
+
     struct Free {
-        size_t bytes = 0;
         void operator()(std::byte* p) const;
     };
     PackedFormat format_{};

@@ -1,0 +1,221 @@
+// The product of packed block matrices with int8 activations, for one format at a time.
+//
+// Every output element is accumulated in one order whatever the tile: for each block of 32 columns (and each of its
+// scales) acc = fma(dot, weight_scale * activation_scale, acc), then acc = fma(min, activation_scale * sum, acc). The
+// dots are exact integers, so an element has the same bits in a tile of 1 row as in one of many.
+//
+// Included only by src/kernels/isa/*.cpp (see simd.h).
+#pragma once
+
+#include "block_source.h"
+#include "kernels.h"
+
+namespace lpx::LPX_ISA_NS {
+
+#if defined(__AVX512F__)
+inline constexpr int kFusedRows = 4;  // up to here codes are unpacked in registers, once for all rows
+inline constexpr int kTileRows = 8;   // a power of two
+#elif defined(__AVX2__)
+inline constexpr int kFusedRows = 4;
+inline constexpr int kTileRows = 4;
+#else
+inline constexpr int kFusedRows = 2;
+inline constexpr int kTileRows = 2;
+#endif
+inline constexpr int kPassRows = 128;  // rows that share one unpacked chunk
+
+// Rows of activations from some block on, with what is added for the sums (corrections).
+struct RowTile {
+    const int8_t* q8;
+    const float* scale;
+    const void* correction;  // [scales per block] each: float activation_scale * sum, or int32 -offset * sum
+    int64_t cols;            // between rows of q8
+    int64_t blocks;          // between rows of scale
+    int64_t corrections;     // between rows of correction
+
+    void skip(int64_t count) {
+        q8 += count * cols;
+        scale += count * blocks;
+        correction = static_cast<const int32_t*>(correction) + count * corrections;
+    }
+};
+
+template <TileKind kKind>
+inline I32 initial_sum(const RowTile& rows, int row, int64_t at) {
+    if constexpr (kKind.offset == 0 || kKind.minimum) return broadcast_i32(0);
+    return broadcast_i32(static_cast<const int32_t*>(rows.correction)[row * rows.corrections + at]);
+}
+
+// Dot products of kSteps code vectors from kFirst on, with kRows rows of activations.
+template <int kFirst, int kSteps, int kStep = 0, class Source, class DotType, int kRows>
+inline __attribute__((always_inline)) void add_steps(const Source& source, int part, const RowTile& rows, int64_t col,
+                                                     DotType (&dot)[kRows]) {
+    if constexpr (kStep < kSteps) {
+        const Bytes codes = source.template codes<kFirst + kStep>(part);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+            dot[r].add(kStep, codes, broadcast_quad(rows.q8 + r * rows.cols + col + 4 * (kFirst + kStep)));
+        add_steps<kFirst, kSteps, kStep + 1>(source, part, rows, col, dot);
+    }
+}
+
+template <int kSub, class Source, int kRows>
+inline __attribute__((always_inline)) void add_sub_block(const Source& source, const RowTile& rows, int64_t block,
+                                                         F32 (&acc)[kRows][kParts]) {
+    constexpr TileKind kKind = Source::kKind;
+    constexpr int kSteps = 8 / kKind.scales;
+    const int64_t at = block * kKind.scales + kSub;
+#pragma GCC unroll 2
+    for (int part = 0; part < kParts; ++part) {
+        Dot<kKind.bits, kSteps> dot[kRows];
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) dot[r].begin(initial_sum<kKind>(rows, r, at));
+        add_steps<kSub * kSteps, kSteps>(source, part, rows, 32 * block, dot);
+        const F32 scale = source.scale(kSub, part);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+            const F32 product_scale = mul(scale, set1(rows.scale[r * rows.blocks + block]));
+            acc[r][part] = fma(to_float(dot[r].total(initial_sum<kKind>(rows, r, at))), product_scale, acc[r][part]);
+        }
+        if constexpr (kKind.minimum) {
+            const F32 min = source.min(kSub, part);
+#pragma GCC unroll 8
+            for (int r = 0; r < kRows; ++r) {
+                const float sum = static_cast<const float*>(rows.correction)[r * rows.corrections + at];
+                acc[r][part] = fma(min, set1(sum), acc[r][part]);
+            }
+        }
+    }
+}
+
+// Adds `blocks` blocks to kRows rows of 16 outputs. `outputs` < 16: only so many are there in memory.
+template <int kRows, class Source>
+__attribute__((noinline)) void add_tile(Source source, int64_t blocks, const RowTile& rows_in, bool first, float* out,
+                                        int64_t out_stride, int outputs) {
+    const RowTile rows = rows_in;
+    F32 acc[kRows][kParts];
+    for (int r = 0; r < kRows; ++r)
+        for (int part = 0; part < kParts; ++part) acc[r][part] = zero();
+    float edge[16];
+    if (!first) {
+        for (int r = 0; r < kRows; ++r) {
+            const float* from = out + r * out_stride;
+            if (outputs < 16) {
+                std::memcpy(edge, from, static_cast<size_t>(outputs) * sizeof(float));
+                from = edge;
+            }
+            for (int part = 0; part < kParts; ++part) acc[r][part] = load(from + part * kLanes);
+        }
+    }
+    for (int64_t b = 0; b < blocks; ++b) {
+        add_sub_block<0>(source, rows, b, acc);
+        if constexpr (Source::kKind.scales == 2) add_sub_block<1>(source, rows, b, acc);
+        source.next();
+    }
+    for (int r = 0; r < kRows; ++r) {
+        float* to = out + r * out_stride;
+        if (outputs < 16) {
+            for (int part = 0; part < kParts; ++part) store(edge + part * kLanes, acc[r][part]);
+            std::memcpy(to, edge, static_cast<size_t>(outputs) * sizeof(float));
+        } else {
+            for (int part = 0; part < kParts; ++part) store(to + part * kLanes, acc[r][part]);
+        }
+    }
+}
+
+// add_tile for a number of rows known at run time, 1 <= count <= kMax.
+template <int kMax, class Source>
+inline void add_few_rows(int64_t count, const Source& source, int64_t blocks, const RowTile& rows, float* out,
+                         int64_t out_stride, int outputs) {
+    if constexpr (kMax > 1) {
+        if (count < kMax) return add_few_rows<kMax - 1>(count, source, blocks, rows, out, out_stride, outputs);
+    }
+    add_tile<kMax>(source, blocks, rows, true, out, out_stride, outputs);
+}
+
+// Any number of rows in tiles of kTile and, for the rest, of smaller powers of two.
+template <int kTile, class Source>
+inline void add_many_rows(int64_t count, const Source& source, int64_t blocks, RowTile rows, bool first, float* out,
+                          int64_t out_stride, int outputs) {
+    for (; count >= kTile; count -= kTile) {
+        add_tile<kTile>(source, blocks, rows, first, out, out_stride, outputs);
+        rows.skip(kTile);
+        out += kTile * out_stride;
+    }
+    if constexpr (kTile > 1)
+        if (count > 0) add_many_rows<kTile / 2>(count, source, blocks, rows, first, out, out_stride, outputs);
+}
+
+// The corrections of `rows` rows for `blocks` blocks: [rows][blocks * scales].
+template <TileKind kKind>
+inline void compute_corrections(const Activations& a, int64_t first_row, int64_t rows, int64_t first_block,
+                                int64_t blocks, void* out) {
+    if constexpr (!kKind.corrected()) return;
+    const int64_t row_blocks = a.cols / 32;
+    for (int64_t r = 0; r < rows; ++r) {
+        const int16_t* sum = a.sum + ((first_row + r) * row_blocks + first_block) * 2;
+        const float* scale = a.scale + (first_row + r) * row_blocks + first_block;
+        for (int64_t b = 0; b < blocks; ++b)
+            for (int s = 0; s < kKind.scales; ++s) {
+                const int32_t total = kKind.scales == 2 ? sum[2 * b + s] : sum[2 * b] + sum[2 * b + 1];
+                const int64_t at = (r * blocks + b) * kKind.scales + s;
+                if constexpr (kKind.minimum)
+                    static_cast<float*>(out)[at] = scale[b] * static_cast<float>(total);
+                else
+                    static_cast<int32_t*>(out)[at] = -kKind.offset * total;
+            }
+    }
+}
+
+// Scratch of a thread: an unpacked chunk, then corrections.
+struct BlockScratch {
+    UnpackedChunk chunk;
+    float correction[kPassRows * kChunkBlocks * 2];
+};
+static_assert(sizeof(BlockScratch) <= kBlockScratchBytes && kFusedRows <= kMaxFusedRows);
+
+template <PackedFormat kFormat>
+void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end, const Activations& a, int64_t rows,
+                   float* out, int64_t out_stride, void* scratch_bytes) {
+    using Packed = PackedSource<kFormat>;
+    auto& scratch = *static_cast<BlockScratch*>(scratch_bytes);
+    const int64_t row_blocks = w.padded_cols() / 32;
+    if (rows <= kFusedRows) {
+        // Corrections of whole rows lie behind the scratch of the chunks.
+        void* correction = &scratch + 1;
+        compute_corrections<Packed::kKind>(a, 0, rows, 0, row_blocks, correction);
+        const RowTile tile{a.q8, a.scale, correction, a.cols, row_blocks, row_blocks * Packed::kKind.scales};
+        for (int64_t g = group_begin; g < group_end; ++g) {
+            const int64_t left = w.rows() - g * kGroupRows;
+            add_few_rows<kFusedRows>(rows, Packed(w.group(g), 0), row_blocks, tile, out + g * kGroupRows, out_stride,
+                                     static_cast<int>(left < kGroupRows ? left : kGroupRows));
+        }
+        return;
+    }
+    for (int64_t pass = 0; pass < rows; pass += kPassRows) {
+        const int64_t pass_rows = rows - pass < kPassRows ? rows - pass : kPassRows;
+        for (int64_t block = 0; block < row_blocks; block += kChunkBlocks) {
+            const int64_t blocks = row_blocks - block < kChunkBlocks ? row_blocks - block : kChunkBlocks;
+            const int64_t corrections = blocks * Packed::kKind.scales;
+            compute_corrections<Packed::kKind>(a, pass, pass_rows, block, blocks, scratch.correction);
+            for (int64_t g = group_begin; g < group_end; ++g) {
+                unpack_chunk<kFormat>(w.group(g), block, blocks, scratch.chunk);
+                const int64_t left = w.rows() - g * kGroupRows;
+                const RowTile tile{a.q8 + pass * a.cols + 32 * block,
+                                   a.scale + pass * row_blocks + block,
+                                   scratch.correction,
+                                   a.cols,
+                                   row_blocks,
+                                   corrections};
+                add_many_rows<kTileRows>(pass_rows, UnpackedSource<Packed::kKind>(scratch.chunk), blocks, tile,
+                                         block == 0, out + pass * out_stride + g * kGroupRows, out_stride,
+                                         static_cast<int>(left < kGroupRows ? left : kGroupRows));
+            }
+        }
+    }
+}
+
+using MatmulFunction = void (*)(const PackedMatrix&, int64_t, int64_t, const Activations&, int64_t, float*, int64_t,
+                                void*);
+
+}  // namespace lpx::LPX_ISA_NS

@@ -1,0 +1,169 @@
+// Where a tile of a block matrix product gets its codes and scales: packed groups, or a chunk unpacked to bytes.
+//
+// Included only by src/kernels/isa/*.cpp (see simd.h).
+#pragma once
+
+#include "../packed_layout.h"
+#include "simd_int.h"
+
+namespace lpx::LPX_ISA_NS {
+
+// What the arithmetic on a block looks like once codes and scales are unpacked.
+struct TileKind {
+    int bits;      // bound of the codes, as in Dot
+    int scales;    // scales per block of 32 columns, 1 or 2
+    bool minimum;  // a minimum per scale
+    int offset;    // subtracted from each code, through the sum of the activations
+
+    constexpr bool corrected() const { return minimum || offset != 0; }
+    constexpr bool operator==(const TileKind&) const = default;
+};
+
+constexpr TileKind tile_kind(PackedFormat format) {
+    const BlockLayout layout = block_layout(format);
+    const bool wide = layout.code_bits == 8 || layout.table;
+    const int bits = wide ? 8 : layout.code_bits < 4 ? 4 : layout.code_bits;
+    return {bits, layout.scales, layout.minimum, wide && kUnsigned8 ? 128 : layout.offset};
+}
+
+// Values of the 4-bit table as the dot product takes them.
+struct CodeTable {
+    uint8_t value[16];
+};
+constexpr CodeTable make_code_table() {
+    CodeTable table{};
+    for (int i = 0; i < 16; ++i) table.value[i] = static_cast<uint8_t>(kIq4Values[i] + (kUnsigned8 ? 128 : 0));
+    return table;
+}
+
+// Walks the blocks of one packed group; prefetches ahead.
+template <PackedFormat kFormat>
+class PackedSource {
+    static constexpr BlockLayout kLayout = block_layout(kFormat);
+    static constexpr int kPrefetchBytes = 3072;
+
+  public:
+    static constexpr TileKind kKind = tile_kind(kFormat);
+
+    // `block` must be the first of a super block.
+    PackedSource(const std::byte* group, int64_t block)
+        : header_(reinterpret_cast<const uint8_t*>(group) + block / kLayout.blocks_per_super() * kLayout.super_bytes()),
+          block_(header_ + kLayout.header_bytes()) {}
+
+    void next() {
+        for (int i = 0; i < kLayout.block_bytes(); i += 64) prefetch(block_ + kPrefetchBytes + i);
+        block_ += kLayout.block_bytes();
+        if constexpr (kLayout.two_level) {
+            if (++index_ == kLayout.blocks_per_super()) {
+                index_ = 0;
+                header_ = block_;
+                block_ += kLayout.header_bytes();
+            }
+        }
+    }
+
+    template <int kVector>
+    Bytes codes(int part) const {
+        const uint8_t* p = block_ + part * kPartBytes;
+        if constexpr (kLayout.code_bits == 8) {
+            const Bytes code = load_bytes(p + 64 * kVector);
+            return kUnsigned8 ? bit_xor(code, set_bytes(0x80)) : code;
+        } else if constexpr (kLayout.code_bits < 4) {
+            const Bytes low = bit_and(shift<-2 * (kVector % 4)>(load_bytes(p + kVector / 4 * 64)), set_bytes(3));
+            if constexpr (kLayout.code_bits == 2) return low;
+            return bit_or(low, bit_and(shift<2 - kVector>(load_bytes(p + 128)), set_bytes(4)));
+        } else {
+            const Bytes pair = load_bytes(p + kVector / 2 * 64);
+            const Bytes low = bit_and(shift<kVector % 2 == 0 ? 0 : -4>(pair), set_bytes(15));
+            if constexpr (kLayout.table) return lookup(load_table(kTable.value), low);
+            if constexpr (kLayout.code_bits == 5)
+                return bit_or(low, bit_and(shift<4 - kVector>(load_bytes(p + 256)), set_bytes(0x10)));
+            if constexpr (kLayout.code_bits == 6) {
+                const Bytes plane = load_bytes(p + 256 + kVector / 4 * 64);
+                return bit_or(low, bit_and(shift<4 - 2 * (kVector % 4)>(plane), set_bytes(0x30)));
+            }
+            return low;
+        }
+    }
+
+    F32 scale(int sub, int part) const {
+        const uint8_t* scales = block_ + kLayout.code_bytes();
+        if constexpr (!kLayout.two_level) return load_halves(scales, part);
+        const uint8_t* p = scales + 16 * sub + part * kLanes;
+        return mul(load_halves(header_, part), kLayout.nibble_scales ? load_low_nibbles(p) : load_i8(p));
+    }
+
+    // What is added per unit of the activations' sum.
+    F32 min(int sub, int part) const {
+        const uint8_t* scales = block_ + kLayout.code_bytes();
+        if constexpr (!kLayout.two_level) return load_halves(scales + 32, part);
+        const uint8_t* p = scales + 16 * (kLayout.nibble_scales ? sub : kLayout.scales + sub) + part * kLanes;
+        return mul(sub_from_zero(load_halves(header_ + 32, part)),
+                   kLayout.nibble_scales ? load_high_nibbles(p) : load_u8(p));
+    }
+
+  private:
+    static constexpr CodeTable kTable = make_code_table();
+
+    static F32 load_halves(const uint8_t* p, int part) {
+        return load_f16(reinterpret_cast<const uint16_t*>(p) + part * kLanes);
+    }
+    static F32 sub_from_zero(F32 a) { return sub(zero(), a); }
+
+    const uint8_t* header_;
+    const uint8_t* block_;
+    int index_ = 0;
+};
+
+inline constexpr int kChunkBlocks = 32;  // 1024 columns of 16 rows: 16 KiB of codes stay in the first-level cache
+
+// A chunk of a group with its codes as bytes and its scales as floats.
+struct UnpackedChunk {
+    uint8_t codes[kChunkBlocks][8][64];
+    float scale[kChunkBlocks][2][16];
+    float min[kChunkBlocks][2][16];
+};
+
+template <TileKind kTileKind>
+class UnpackedSource {
+  public:
+    static constexpr TileKind kKind = kTileKind;
+
+    explicit UnpackedSource(const UnpackedChunk& chunk) : chunk_(&chunk) {}
+    void next() { ++block_; }
+    template <int kVector>
+    Bytes codes(int part) const {
+        return load_bytes(chunk_->codes[block_][kVector] + part * kPartBytes);
+    }
+    F32 scale(int sub, int part) const { return load(chunk_->scale[block_][sub] + part * kLanes); }
+    F32 min(int sub, int part) const { return load(chunk_->min[block_][sub] + part * kLanes); }
+
+  private:
+    const UnpackedChunk* chunk_;
+    int64_t block_ = 0;
+};
+
+template <PackedFormat kFormat>
+inline void unpack_chunk(const std::byte* group, int64_t first_block, int64_t blocks, UnpackedChunk& out) {
+    PackedSource<kFormat> source(group, first_block);
+    for (int64_t b = 0; b < blocks; ++b) {
+        for (int part = 0; part < kParts; ++part) {
+            uint8_t* codes = out.codes[b][0] + part * kPartBytes;
+            store_bytes(codes, source.template codes<0>(part));
+            store_bytes(codes + 64, source.template codes<1>(part));
+            store_bytes(codes + 128, source.template codes<2>(part));
+            store_bytes(codes + 192, source.template codes<3>(part));
+            store_bytes(codes + 256, source.template codes<4>(part));
+            store_bytes(codes + 320, source.template codes<5>(part));
+            store_bytes(codes + 384, source.template codes<6>(part));
+            store_bytes(codes + 448, source.template codes<7>(part));
+            for (int s = 0; s < PackedSource<kFormat>::kKind.scales; ++s) {
+                store(out.scale[b][s] + part * kLanes, source.scale(s, part));
+                if (PackedSource<kFormat>::kKind.minimum) store(out.min[b][s] + part * kLanes, source.min(s, part));
+            }
+        }
+        source.next();
+    }
+}
+
+}  // namespace lpx::LPX_ISA_NS
