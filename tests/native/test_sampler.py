@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.native import sampler_twin as twin
 
 from lpx import _native
 from lpx.runtime.cpu.flat_step import FlatStep
 from lpx.runtime.step import SamplerSettings, SequenceInput, StepBatch
+from tests.native import sampler_twin as twin
 
 VOCAB = 700
 
