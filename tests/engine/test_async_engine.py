@@ -353,22 +353,26 @@ def test_shutdown_ends_streams_joins_and_closes(make_engine: MakeEngine, gate: G
     run(test)
 
 
-def test_requests_of_a_dead_event_loop_end(make_engine: MakeEngine) -> None:
-    engine = make_engine()
+def test_requests_of_a_dead_event_loop_end(make_engine: MakeEngine, gate: Gate) -> None:
+    engine = make_engine(FakeExecutor(before_step=gate))
     server = AsyncEngine.start(engine)
     kept: list[Any] = []
 
     async def leave() -> None:
         kept.append(server.submit("x", SamplingParams(max_tokens=None)))
         await anext(kept[0])
+        gate.shut()
+        await gate.reached()
 
     asyncio.run(leave())
+    gate.open()
 
     async def other() -> None:
         await idle(server)
         assert ids_of(await read(server.submit("y", GREEDY))) == expected_tokens([ord("y")], 12)
 
     asyncio.run(asyncio.wait_for(other(), 30))
+    assert server.stats().finished_total == {"stop": 0, "length": 1, "abort": 1, "error": 0}
     assert server.stats().free_blocks == server.stats().total_blocks
     server.close()
 

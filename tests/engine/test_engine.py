@@ -11,7 +11,7 @@ from lpx.engine.engine import Engine
 from lpx.engine.outputs import RequestDelta
 from lpx.engine.sampling_params import SamplingParams, choice_seed
 from lpx.errors import ContextLengthError, InvalidRequestError
-from tests.engine.fake_executor import BOS, END_OF_TURN, EOS, FakeExecutor, expected_tokens
+from tests.engine.fake_executor import BOS, END_OF_TURN, EOS, FakeExecutor, expected_scores, expected_tokens
 
 MakeEngine = Callable[..., Engine]
 
@@ -204,6 +204,21 @@ def test_prompt_logprobs_survive_preemption(make_engine: MakeEngine) -> None:
     for one, other in zip(alone, together, strict=True):
         assert one[0].prompt_logprobs == other[0][0].prompt_logprobs
         assert ids_of(one) == ids_of(other[0])
+
+
+def test_prompt_preempted_in_its_middle_is_scored_once(make_engine: MakeEngine) -> None:
+    prompt = list(b"twenty tokens are it")
+    engine = make_engine(FakeExecutor(num_blocks=13, block_size=2), max_num_seqs=2, max_num_batched_tokens=4)
+    engine.add_request("abcd", SamplingParams(temperature=0, max_tokens=14))
+    engine.add_request(prompt, SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0), "scored")
+    scores: list[Any] = []
+    while engine.has_work:
+        for delta in engine.step():
+            scores.extend(delta.prompt_logprobs or ())
+            assert delta.request_id != "scored" or engine.stats().preemptions_total == 1
+    assert [entry[token_id].logprob for entry, token_id in zip(scores[1:], prompt[1:], strict=True)] == (
+        expected_scores(prompt)
+    )
 
 
 # Choices and seeds.

@@ -60,7 +60,7 @@ def load_engine(options: EngineOptions, progress: Callable[[int, int], None] | N
                 dtype=dtype,
                 vocab_size=files.config.vocab_size,
                 eos_token_ids=files.eos_token_ids,
-                max_model_len=options.max_model_len or max_position,
+                max_model_len=executor.max_model_len,
                 max_num_seqs=options.max_num_seqs,
                 max_num_batched_tokens=options.max_num_batched_tokens,
                 max_waiting=options.max_waiting,
