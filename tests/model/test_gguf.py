@@ -4,7 +4,6 @@ import resource
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -116,12 +115,14 @@ HOSTILE = {
 }
 
 
+def test_counts_are_named_in_the_error(path: Path) -> None:
+    assert "500000000 metadata keys cannot fit" in refused(path, HOSTILE["values"])
+    assert f"{0x1D1D1D1D1D1D1D1D} tensors cannot fit" in refused(path, HOSTILE["tensors"])
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_counts_beyond_the_file_are_refused(path: Path, name: str) -> None:
-    started = time.process_time()
-    message = refused(path, HOSTILE[name])
-    assert str(path) in message
-    assert time.process_time() - started < 1
+    assert str(path) in refused(path, HOSTILE[name])
 
 
 def test_hostile_files_take_no_memory(path: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from lpx.model.gguf import GgufFile
 from tests.reference.model_files import write_model_gguf
 from tests.reference.tiny_models import make_tiny
 
-FUZZ = settings(max_examples=400, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import numpy as np
 from lpx.errors import ModelFileError, UnsupportedModelError
 
 _MAX_INTEGER = 1 << 31
+_MIN_POSITIVE, _MAX_NUMBER = 1e-12, 1e12
 
 
 class ConfigValues:
@@ -57,11 +58,12 @@ class ConfigValues:
         if value is None and default is not None:
             return default
         value = self._required(key)
-        if isinstance(value, np.ndarray | list) and len(value):
-            first = value[0]
-            if any(v != first for v in value):
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        if isinstance(value, list) and value and all(type(item) is int for item in value):
+            if any(item != value[0] for item in value):
                 raise UnsupportedModelError(f"{self.where(key)} differs between layers, which LPX does not support")
-            value = first.item() if isinstance(first, np.generic) else first
+            value = value[0]
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -81,12 +83,10 @@ class ConfigValues:
             raise self._fail(key, value, f"a finite number from {low:g} to {high:g}")
         return float(value)
 
-    def positive(self, key: str, default: float | None = None, *, high: float = math.inf) -> float:
-        """A finite number above 0."""
-        value = self.number(key, default, high=high)
-        if value <= 0:
-            raise self._fail(key, value, "greater than 0")
-        return value
+    def positive(self, key: str, default: float | None = None, *, high: float = _MAX_NUMBER) -> float:
+        """A number above 0 whose powers and logarithms stay finite."""
+        value = self.get(key)
+        return default if value is None and default is not None else self.number(key, low=_MIN_POSITIVE, high=high)
 
     def optional_number(self, key: str, *, low: float = 0.0, high: float = math.inf) -> float | None:
         return None if self.get(key) is None else self.number(key, low=low, high=high)

@@ -60,8 +60,9 @@ def config_from_gguf(
         raise refuse_architecture(arch_name, where)
     values = ConfigValues(metadata, where, f"{arch_name}.")
     for key, neutral in _NEUTRAL.items():
-        if key in values and values.get(key) != neutral:
-            raise UnsupportedModelError(f"{values.where(key)} = {values.get(key)} is not supported for {arch_name}")
+        value = values.get(key)
+        if value is not None and (isinstance(value, np.ndarray | list) or value != neutral):
+            raise UnsupportedModelError(f"{values.where(key)} = {value!r:.40} is not supported for {arch_name}")
     hidden = values.integer("embedding_length", high=MAX_WIDTH)
     heads = values.integer("attention.head_count", high=MAX_HEADS)
     layers = values.integer("block_count", high=MAX_LAYERS)
@@ -154,7 +155,7 @@ def _rotary(
     base = values.positive("rope.freq_base", 1_000_000.0 if arch == "gemma3" else 10_000.0)
     if base <= 1:
         raise ModelFileError(f"{values.where('rope.freq_base')} is {base}, but must be above 1")
-    original = values.integer("rope.scaling.original_context_length", context, high=MAX_POSITION)
+    original = values.integer("rope.scaling.original_context_length", context, low=2, high=MAX_POSITION)
     factor = values.positive("rope.scaling.factor", values.positive("rope.scale_linear", 1.0))
     # A factor without a type means linear, as it always has.
     kind = values.text("rope.scaling.type", "linear" if factor != 1 else "none")

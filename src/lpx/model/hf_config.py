@@ -37,6 +37,7 @@ _GEMMA3_DEFAULTS: dict[str, Any] = {
     "query_pre_attn_scalar": 256,
 }
 _GEMMA2_DEFAULTS: dict[str, Any] = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+_MAX_MSCALE = 1e6
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -223,8 +224,8 @@ def _scaled(
     kind = _kind(rope)
     if kind == "default":
         return rotary.config(inv_freq), context
-    original = values.optional_integer("original_max_position_embeddings", high=MAX_POSITION)
-    original = rope.integer("original_max_position_embeddings", original or context, high=MAX_POSITION)
+    original = values.optional_integer("original_max_position_embeddings", low=2, high=MAX_POSITION)
+    original = rope.integer("original_max_position_embeddings", original or context, low=2, high=MAX_POSITION)
     if kind == "linear":
         factor = rope.positive("factor")
         # Gemma's context length already counts the scaling.
@@ -252,9 +253,9 @@ def _scaled(
         )
         attention_factor = rotary.yarn_attention_factor(
             factor,
-            rope.optional_number("attention_factor"),
-            rope.optional_number("mscale"),
-            rope.optional_number("mscale_all_dim"),
+            rope.positive("attention_factor") if "attention_factor" in rope else None,
+            rope.optional_number("mscale", high=_MAX_MSCALE),
+            rope.optional_number("mscale_all_dim", high=_MAX_MSCALE),
         )
         return rotary.config(inv_freq, attention_factor), max(context, int(original * factor))
     if kind == "dynamic":

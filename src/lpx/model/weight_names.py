@@ -254,4 +254,4 @@ def _check_names(
 
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+    return ", ".join(name if name.isprintable() else repr(name) for name in names[:_LISTED]) + more
