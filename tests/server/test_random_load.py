@@ -273,7 +273,7 @@ def test_random_requests_on_a_fake_model() -> None:
 def test_a_thousand_random_requests_on_a_real_model(smollm2_path: Path) -> None:
     options = EngineOptions(
         model=str(smollm2_path),
-        kv_cache_memory=24 * 2**20,  # about 1,000 tokens: less than what runs at once may need
+        kv_cache_memory=12 * 2**20,  # about 540 tokens: less than what may run at once needs
         max_model_len=512,
         max_num_seqs=24,
         max_num_batched_tokens=256,

@@ -10,7 +10,7 @@ class ServerSettings:
     """Limits of the HTTP service."""
 
     allowed_hosts: tuple[str, ...] = ()  # Host names accepted besides loopback names and IP literals
-    max_body_bytes: int = 16 * 1024 * 1024
+    max_body_bytes: int = 8 * 1024 * 1024
     max_json_depth: int = 64
     max_prompts: int = 1024  # prompts of one request
     max_choices: int = 1024  # prompts times n of one request
