@@ -12,6 +12,7 @@ import pytest
 from lpx.engine.llm import LLM
 from lpx.engine.outputs import RequestOutput
 from lpx.engine.sampling_params import SamplingParams
+from lpx.errors import ConfigError, MemoryLimitError
 
 pytestmark = pytest.mark.model
 
@@ -138,3 +139,28 @@ def test_stream_is_the_text(llm: LLM) -> None:
     for prompt in ("今天天气很好，", "Emoji: \N{GRINNING FACE}\N{GRINNING FACE}"):
         pieces = [delta.text for delta in llm.stream(prompt, GREEDY)]
         assert "".join(pieces) == llm.generate(prompt, GREEDY, use_tqdm=False)[0].outputs[0].text
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_model_len": 10**6}, ConfigError, r"1000000.*positions"),
+        ({"kv_cache_memory": 1024}, MemoryLimitError, r"MiB"),
+        ({"dtype": "bf16"}, ConfigError, r"bf16.*Q4_1"),
+        ({"quantization": "q4"}, ConfigError, r"already quantized"),
+        ({"isa": "mmx"}, ConfigError, r"mmx"),
+    ],
+)
+def test_option_that_cannot_be_honoured_is_refused(
+    smollm2_path: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        load(smollm2_path, **options)
+
+
+def test_what_is_in_use_is_told_without_paths(llm: LLM, smollm2_path: Path) -> None:
+    info = llm.info
+    assert (info.device, info.threads, info.max_model_len, info.chat_template) == ("cpu", 2, 512, True)
+    assert "Q4_1" in info.quantization
+    assert info.kv_bytes > 0 < info.weight_bytes
+    assert str(smollm2_path.parent) not in repr(info)
