@@ -16,7 +16,7 @@ import uvicorn
 
 from lpx.engine.async_engine import AsyncEngine
 from lpx.server.app import create_app
-from lpx.server.http_protocol import BoundedHttpProtocol, QuietServer
+from lpx.server.http_protocol import BoundedHttpProtocol, QuietServer, run_on_new_loop
 from lpx.server.listen import bind_socket
 from lpx.server.settings import ServerSettings
 
@@ -59,7 +59,7 @@ class LiveServer:
             self._loop = asyncio.get_running_loop()
             await self._server.serve(sockets=[listener])
 
-        self._thread = threading.Thread(target=lambda: asyncio.run(run()), name="test-server", daemon=True)
+        self._thread = threading.Thread(target=lambda: run_on_new_loop(run()), name="test-server", daemon=True)
         self._thread.start()
         self.client = httpx.Client(base_url=self.url, timeout=PATIENCE_S, trust_env=False)
         if wait_ready:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Coroutine, Generator
+from typing import Any, TypeVar
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lpx.server.errors import error_object
+
+_T = TypeVar("_T")
 
 MAX_URL_BYTES = 8 * 1024
 MAX_HEAD_BYTES = 64 * 1024
@@ -148,3 +150,20 @@ class QuietServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+
+def run_on_new_loop(main: Coroutine[Any, Any, _T]) -> _T:
+    """Run `main` to its end on a new uvloop loop, or asyncio's own where there is no uvloop."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        result = loop.run_until_complete(main)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        return result
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()

@@ -76,12 +76,11 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
     import uvicorn
 
     from lpx.server.app import create_app
-    from lpx.server.http_protocol import BoundedHttpProtocol, QuietServer
+    from lpx.server.http_protocol import BoundedHttpProtocol, QuietServer, run_on_new_loop
 
     app = create_app(_loader(options), settings)
     config = uvicorn.Config(
         app,
-        loop="auto",  # uvloop where there is one
         http=BoundedHttpProtocol,
         ws="none",
         lifespan="on",
@@ -109,8 +108,7 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
             return _report(service.load_error)
         return 0
 
-    factory = config.get_loop_factory() if hasattr(config, "get_loop_factory") else None
-    code = _run(run(), factory)
+    code = run_on_new_loop(run())
     if service.is_loading_thread_alive:
         # The thread is inside native code and cannot be interrupted; unwinding the interpreter under it would crash.
         logging.shutdown()
@@ -118,21 +116,6 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
         sys.stderr.flush()
         os._exit(code)
     return code
-
-
-def _run(main: Any, factory: Any) -> int:
-    if factory is None:
-        result: int = asyncio.run(main)
-        return result
-    loop = factory()
-    asyncio.set_event_loop(loop)
-    try:
-        result = loop.run_until_complete(main)
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        return result
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
 
 
 def _loader(options: EngineOptions) -> Any:
