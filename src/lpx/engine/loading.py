@@ -27,7 +27,7 @@ def load_engine(options: EngineOptions, progress: Callable[[int, int], None] | N
     from lpx.runtime.options import RuntimeOptions
 
     path = resolve_model(options.model, models_dir(options.models_dir))
-    with open_model(path) as files:
+    with open_model(path, max_model_len=options.max_model_len) as files:
         dtype = _check_dtype(files, options.dtype)
         max_position = files.config.max_position
         if options.max_model_len is not None and options.max_model_len > max_position:
