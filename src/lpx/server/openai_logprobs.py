@@ -1,13 +1,12 @@
 """Log-probabilities in the two shapes that OpenAI has: the completions one and the chat one.
 
 Values are natural logarithms under the model itself, before penalties, bias and temperature; what would be minus
-infinity is -9999.0, since JSON has no infinity.
+infinity is -9999.0 (the engine sees to it), since JSON has no infinity.
 """
 
 from __future__ import annotations
 
 import codecs
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,6 @@ from lpx.engine.outputs import Logprob, TokenLogprobDict
 
 if TYPE_CHECKING:
     from lpx.model.tokenizer import Tokenizer
-
-FLOOR = -9999.0
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else FLOOR
 
 
 class CompletionLogprobs:
@@ -44,7 +37,7 @@ class CompletionLogprobs:
         for token_id, entry in zip(token_ids, entries, strict=True):
             own = None if entry is None else entry[token_id]
             tokens.append(self._tokenizer.token_text(token_id) if own is None else own.decoded_token)
-            values.append(None if own is None else _finite(own.logprob))
+            values.append(None if own is None else own.logprob)
             tops.append(None if entry is None else _top(entry))
             offsets.append(self._offset)
             if not self._tokenizer.is_control(token_id):
@@ -57,7 +50,7 @@ def _top(entry: TokenLogprobDict) -> dict[str, float]:
     # The token itself comes first. Texts may collide (parts of characters): the first one keeps the name.
     top: dict[str, float] = {}
     for logprob in entry.values():
-        top.setdefault(logprob.decoded_token, _finite(logprob.logprob))
+        top.setdefault(logprob.decoded_token, logprob.logprob)
     return top
 
 
@@ -71,7 +64,7 @@ def chat_logprobs(token_ids: Sequence[int], entries: Sequence[TokenLogprobDict],
 
 
 def _chat_entry(logprob: Logprob) -> dict[str, Any]:
-    return {"token": logprob.decoded_token, "logprob": _finite(logprob.logprob), "bytes": list(logprob.bytes)}
+    return {"token": logprob.decoded_token, "logprob": logprob.logprob, "bytes": list(logprob.bytes)}
 
 
 def prompt_logprobs_json(entries: Sequence[TokenLogprobDict | None] | None) -> list[dict[str, Any] | None] | None:
@@ -83,7 +76,7 @@ def prompt_logprobs_json(entries: Sequence[TokenLogprobDict | None] | None) -> l
         if entry is None
         else {
             str(token_id): {
-                "logprob": _finite(each.logprob),
+                "logprob": each.logprob,
                 "rank": each.rank,
                 "decoded_token": each.decoded_token,
             }
