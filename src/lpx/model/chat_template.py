@@ -178,19 +178,13 @@ class ChatTemplate:
         from jinja2 import TemplateError
         from jinja2.exceptions import SecurityError, UndefinedError
 
-        from lpx.model.template_sandbox import MAX_OUTPUT_CHARACTERS, BudgetError, TemplateSandbox
+        from lpx.model.template_sandbox import BudgetError, TemplateSandbox
 
         assert self._template is not None
         environment = self._template.environment
         assert isinstance(environment, TemplateSandbox)
-        chunks: list[str] = []
-        length = 0
         try:
-            for chunk in self._template.generate(environment.variables(values, now)):
-                length += len(chunk)
-                if length > MAX_OUTPUT_CHARACTERS:
-                    raise BudgetError(f"it writes more than {MAX_OUTPUT_CHARACTERS:,} characters")
-                chunks.append(chunk)
+            return environment.render(self._template, values, now)
         except BudgetError as error:
             raise ChatTemplateError(f"The chat template was stopped: {error}.", param="messages") from None
         except (SecurityError, UndefinedError) as error:
@@ -207,7 +201,6 @@ class ChatTemplate:
             raise ChatTemplateError(
                 f"The chat template failed: {type(error).__name__}: {error}", param="messages"
             ) from None
-        return "".join(chunks)
 
 
 def _compile(source: str) -> Template:
