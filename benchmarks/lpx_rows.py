@@ -1,11 +1,11 @@
 """Whole next-token distributions from LPX's executor, row by row."""
 
 import numpy as np
-from lpx.runtime.cpu.executor import CpuExecutor
-from lpx.runtime.options import RuntimeOptions
 
 from lpx.model.files import open_model
 from lpx.model.tokenizer import load_tokenizer
+from lpx.runtime.cpu.executor import CpuExecutor
+from lpx.runtime.options import RuntimeOptions
 from lpx.runtime.step import SequenceInput, StepBatch
 
 
@@ -16,7 +16,6 @@ class LpxRows:
         self._files = open_model(path)
         self._tokenizer = load_tokenizer(self._files)
         self.bos_id, self.add_bos = self._tokenizer.bos_id, self._tokenizer.add_bos
-        self.vocab_size = self._files.config.vocab_size
         options = RuntimeOptions(
             threads=threads,
             isa=isa,
@@ -32,24 +31,17 @@ class LpxRows:
     def encode(self, text):
         return self._tokenizer.encode(text, add_special=False)
 
-    def log_probs(self, window, rows=32):
-        """Yields float32 [vocab] of every position, `rows` positions a step."""
+    def log_probs(self, window, rows=64):
+        """Yields float64 [vocab] of every position, `rows` positions a step."""
         blocks = list(range(-(-len(window) // self._executor.info.block_size)))
         for start in range(0, len(window), rows):
             ids = window[start : start + rows]
             sequence = SequenceInput(
-                token_ids=ids,
-                start_position=start,
-                block_table=blocks,
-                score_targets=[0] * len(ids),
-                score_logprobs=self.vocab_size,
+                token_ids=ids, start_position=start, block_table=blocks, score_targets=[0] * len(ids)
             )
-            (output,) = self._executor.step(StepBatch([sequence])).sequences
-            for score in output.scores:
-                row = np.full(self.vocab_size, np.nan, dtype=np.float32)
-                ids, values = zip(*score.top, strict=True)
-                row[list(ids)] = values
-                yield row
+            for logits in self._executor.logits(StepBatch([sequence])):
+                shifted = logits.astype(np.float64) - logits.max()
+                yield shifted - np.log(np.exp(shifted).sum())
 
     def __enter__(self):
         return self
