@@ -1,12 +1,8 @@
 // Storage of packed matrices: from file rows to groups of 16 interleaved rows, in parallel, and back row by row.
 #include "packed_matrix.h"
 
-#include <sys/mman.h>
-
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -17,8 +13,6 @@
 
 namespace lpx {
 namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
 
 int64_t padded(int64_t cols) {
     return (cols + kBlockCols - 1) / kBlockCols * kBlockCols;
@@ -38,15 +32,6 @@ size_t packed_group_bytes(PackedFormat format, int64_t cols) {
     if (is_float(format)) return blocks * kBlockCols * kGroupRows * static_cast<size_t>(float_bytes(format));
     const BlockLayout layout = block_layout(format);
     return blocks / static_cast<size_t>(layout.blocks_per_super()) * static_cast<size_t>(layout.super_bytes());
-}
-
-std::byte* allocate(size_t bytes) {
-    const size_t align = bytes >= kHugePage ? kHugePage : 64;
-    void* p = std::aligned_alloc(align, (bytes + align - 1) / align * align);
-    if (p == nullptr) throw std::bad_alloc();
-    // Fewer TLB misses while streaming; a kernel without huge pages just ignores it.
-    if (align == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);
-    return static_cast<std::byte*>(p);
 }
 
 // File rows behind a row map.
@@ -144,10 +129,6 @@ void for_group_ranges(int64_t groups, ThreadPool* pool, Pack&& pack) {
 
 }  // namespace
 
-void PackedMatrix::Free::operator()(std::byte* p) const {
-    std::free(p);
-}
-
 size_t PackedMatrix::packed_bytes(WeightType type, int64_t rows, int64_t cols, int quantize_bits) {
     weight_row_bytes(type, cols);  // throws for a broken row
     if (rows <= 0) throw std::invalid_argument("a matrix needs at least one row");
@@ -163,7 +144,7 @@ PackedMatrix PackedMatrix::allocate_for(PackedFormat format, int64_t rows, int64
     m.padded_cols_ = padded(cols);
     m.group_bytes_ = packed_group_bytes(format, cols);
     m.bytes_ = m.group_bytes_ * static_cast<size_t>(m.groups());
-    m.data_ = std::unique_ptr<std::byte[], Free>(allocate(m.bytes_));
+    m.data_ = allocate_weights(m.bytes_);
     return m;
 }
 

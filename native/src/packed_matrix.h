@@ -3,9 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string_view>
+
+#include "weight_storage.h"
 
 namespace lpx {
 
@@ -79,13 +80,10 @@ class PackedMatrix {
   private:
     static PackedMatrix allocate_for(PackedFormat format, int64_t rows, int64_t cols);
 
-    struct Free {
-        void operator()(std::byte* p) const;
-    };
     PackedFormat format_{};
     int64_t rows_ = 0, cols_ = 0, padded_cols_ = 0;
     size_t group_bytes_ = 0, bytes_ = 0;
-    std::unique_ptr<std::byte[], Free> data_;  // 64-byte aligned, huge pages advised
+    WeightMemory data_;
 };
 
 }  // namespace lpx

@@ -170,7 +170,7 @@ def test_one_row_that_is_not_finite_stays_visible_and_alone(type_name, isa, bad)
 def test_an_unknown_instruction_set_is_refused_with_the_choices():
     data, _ = random_weights("Q4_0", 1, 32, seed=22)
     packed = PackedMatrix.pack("Q4_0", 1, 32, data)
-    with pytest.raises(ValueError, match="'sse9' is no known instruction set; choose one of: .*portable"):
+    with pytest.raises(ValueError, match=r"'sse9' is no known instruction set; choose one of: .*portable"):
         packed.matmul(np.zeros((1, 32), dtype=np.float32), "sse9")
 
 

@@ -12,9 +12,10 @@
 
 namespace lpx::LPX_ISA_NS {
 
+// Up to kFusedLimit rows, codes are unpacked in registers, for up to kFusedRows rows at a time.
 #if defined(__AVX512F__)
-inline constexpr int kFusedRows = 4;  // up to here codes are unpacked in registers, once for all rows
-inline constexpr int kTileRows = 8;   // a power of two
+inline constexpr int kFusedRows = 4;
+inline constexpr int kTileRows = 8;  // a power of two
 #elif defined(__AVX2__)
 inline constexpr int kFusedRows = 4;
 inline constexpr int kTileRows = 4;
@@ -22,6 +23,7 @@ inline constexpr int kTileRows = 4;
 inline constexpr int kFusedRows = 2;
 inline constexpr int kTileRows = 2;
 #endif
+inline constexpr int kFusedLimit = 7;
 inline constexpr int kPassRows = 128;  // rows that share one unpacked chunk
 
 // Rows of activations from some block on, with what is added for the sums (corrections).
@@ -46,43 +48,60 @@ inline I32 initial_sum(const RowTile& rows, int row, int64_t at) {
     return broadcast_i32(static_cast<const int32_t*>(rows.correction)[row * rows.corrections + at]);
 }
 
+// Parts of a group whose dots run together, sharing the broadcast activations: as many as registers allow.
+template <TileKind kKind>
+inline constexpr int kPartsTogether = kSmallDot<kKind.bits> ? kParts : 1;
+
 // Dot products of kSteps code vectors from kFirst on, with kRows rows of activations.
-template <int kFirst, int kSteps, int kStep = 0, class Source, class DotType, int kRows>
-inline __attribute__((always_inline)) void add_steps(const Source& source, int part, const RowTile& rows, int64_t col,
-                                                     DotType (&dot)[kRows]) {
+template <int kFirst, int kSteps, int kStep = 0, class Source, class DotType, int kRows, int kWidth>
+LPX_INLINE void add_steps(const Source& source, int first_part, const RowTile& rows, int64_t col,
+                          DotType (&dot)[kRows][kWidth]) {
     if constexpr (kStep < kSteps) {
-        const Bytes codes = source.template codes<kFirst + kStep>(part);
+        Bytes codes[kWidth];
+#pragma GCC unroll 2
+        for (int p = 0; p < kWidth; ++p) codes[p] = source.template codes<kFirst + kStep>(first_part + p);
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r)
-            dot[r].add(kStep, codes, broadcast_quad(rows.q8 + r * rows.cols + col + 4 * (kFirst + kStep)));
-        add_steps<kFirst, kSteps, kStep + 1>(source, part, rows, col, dot);
+        for (int r = 0; r < kRows; ++r) {
+            const Bytes quad = broadcast_quad(rows.q8 + r * rows.cols + col + 4 * (kFirst + kStep));
+#pragma GCC unroll 2
+            for (int p = 0; p < kWidth; ++p) dot[r][p].add(kStep, codes[p], quad);
+        }
+        add_steps<kFirst, kSteps, kStep + 1>(source, first_part, rows, col, dot);
     }
 }
 
 template <int kSub, class Source, int kRows>
-inline __attribute__((always_inline)) void add_sub_block(const Source& source, const RowTile& rows, int64_t block,
-                                                         F32 (&acc)[kRows][kParts]) {
+LPX_INLINE void add_sub_block(const Source& source, const RowTile& rows, int64_t block, F32 (&acc)[kRows][kParts]) {
     constexpr TileKind kKind = Source::kKind;
-    constexpr int kSteps = 8 / kKind.scales;
+    constexpr int kSteps = 8 / kKind.scales, kWidth = kPartsTogether<kKind>;
     const int64_t at = block * kKind.scales + kSub;
 #pragma GCC unroll 2
-    for (int part = 0; part < kParts; ++part) {
-        Dot<kKind.bits, kSteps> dot[kRows];
+    for (int first_part = 0; first_part < kParts; first_part += kWidth) {
+        // The compiler would keep every broadcast for the next part, in memory, since there are too few registers.
+        if (first_part > 0) asm volatile("" ::: "memory");
+        Dot<kKind.bits, kSteps> dot[kRows][kWidth];
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) dot[r].begin(initial_sum<kKind>(rows, r, at));
-        add_steps<kSub * kSteps, kSteps>(source, part, rows, 32 * block, dot);
-        const F32 scale = source.scale(kSub, part);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-            const F32 product_scale = mul(scale, set1(rows.scale[r * rows.blocks + block]));
-            acc[r][part] = fma(to_float(dot[r].total(initial_sum<kKind>(rows, r, at))), product_scale, acc[r][part]);
-        }
-        if constexpr (kKind.minimum) {
-            const F32 min = source.min(kSub, part);
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+            for (int p = 0; p < kWidth; ++p) dot[r][p].begin(initial_sum<kKind>(rows, r, at));
+        add_steps<kSub * kSteps, kSteps>(source, first_part, rows, 32 * block, dot);
+#pragma GCC unroll 2
+        for (int p = 0; p < kWidth; ++p) {
+            const int part = first_part + p;
+            const F32 scale = source.scale(kSub, part);
 #pragma GCC unroll 8
             for (int r = 0; r < kRows; ++r) {
-                const float sum = static_cast<const float*>(rows.correction)[r * rows.corrections + at];
-                acc[r][part] = fma(min, set1(sum), acc[r][part]);
+                const F32 product_scale = mul(scale, set1(rows.scale[r * rows.blocks + block]));
+                const F32 sum = to_float(dot[r][p].total(initial_sum<kKind>(rows, r, at)));
+                acc[r][part] = fma(sum, product_scale, acc[r][part]);
+            }
+            if constexpr (kKind.minimum) {
+                const F32 min = source.min(kSub, part);
+#pragma GCC unroll 8
+                for (int r = 0; r < kRows; ++r) {
+                    const float sum = static_cast<const float*>(rows.correction)[r * rows.corrections + at];
+                    acc[r][part] = fma(min, set1(sum), acc[r][part]);
+                }
             }
         }
     }
@@ -125,8 +144,8 @@ __attribute__((noinline)) void add_tile(Source source, int64_t blocks, const Row
 
 // add_tile for a number of rows known at run time, 1 <= count <= kMax.
 template <int kMax, class Source>
-inline void add_few_rows(int64_t count, const Source& source, int64_t blocks, const RowTile& rows, float* out,
-                         int64_t out_stride, int outputs) {
+LPX_INLINE void add_few_rows(int64_t count, const Source& source, int64_t blocks, const RowTile& rows, float* out,
+                             int64_t out_stride, int outputs) {
     if constexpr (kMax > 1) {
         if (count < kMax) return add_few_rows<kMax - 1>(count, source, blocks, rows, out, out_stride, outputs);
     }
@@ -134,16 +153,18 @@ inline void add_few_rows(int64_t count, const Source& source, int64_t blocks, co
 }
 
 // Any number of rows in tiles of kTile and, for the rest, of smaller powers of two.
-template <int kTile, class Source>
-inline void add_many_rows(int64_t count, const Source& source, int64_t blocks, RowTile rows, bool first, float* out,
-                          int64_t out_stride, int outputs) {
+template <TileKind kKind, int kTile>
+inline void add_many_rows(int64_t count, const UnpackedChunk& chunk, Upcoming upcoming, int64_t blocks, RowTile rows,
+                          bool first, float* out, int64_t out_stride, int outputs) {
     for (; count >= kTile; count -= kTile) {
-        add_tile<kTile>(source, blocks, rows, first, out, out_stride, outputs);
+        add_tile<kTile>(UnpackedSource<kKind>(chunk, upcoming), blocks, rows, first, out, out_stride, outputs);
+        upcoming.next += blocks * upcoming.bytes_per_block;
         rows.skip(kTile);
         out += kTile * out_stride;
     }
     if constexpr (kTile > 1)
-        if (count > 0) add_many_rows<kTile / 2>(count, source, blocks, rows, first, out, out_stride, outputs);
+        if (count > 0)
+            add_many_rows<kKind, kTile / 2>(count, chunk, upcoming, blocks, rows, first, out, out_stride, outputs);
 }
 
 // The corrections of `rows` rows for `blocks` blocks: [rows][blocks * scales].
@@ -167,12 +188,19 @@ inline void compute_corrections(const Activations& a, int64_t first_row, int64_t
     }
 }
 
+// Packed bytes of `blocks` blocks, headers of super blocks included (rounded down).
+template <PackedFormat kFormat>
+constexpr int64_t packed_block_bytes(int64_t blocks) {
+    constexpr BlockLayout kLayout = block_layout(kFormat);
+    return blocks * kLayout.super_bytes() / kLayout.blocks_per_super();
+}
+
 // Scratch of a thread: an unpacked chunk, then corrections.
 struct BlockScratch {
     UnpackedChunk chunk;
     float correction[kPassRows * kChunkBlocks * 2];
 };
-static_assert(sizeof(BlockScratch) <= kBlockScratchBytes && kFusedRows <= kMaxFusedRows);
+static_assert(sizeof(BlockScratch) <= kBlockScratchBytes && kFusedLimit <= kMaxFusedRows);
 
 template <PackedFormat kFormat>
 void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end, const Activations& a, int64_t rows,
@@ -180,15 +208,20 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
     using Packed = PackedSource<kFormat>;
     auto& scratch = *static_cast<BlockScratch*>(scratch_bytes);
     const int64_t row_blocks = w.padded_cols() / 32;
-    if (rows <= kFusedRows) {
+    if (rows <= kFusedLimit) {
         // Corrections of whole rows lie behind the scratch of the chunks.
         void* correction = &scratch + 1;
         compute_corrections<Packed::kKind>(a, 0, rows, 0, row_blocks, correction);
-        const RowTile tile{a.q8, a.scale, correction, a.cols, row_blocks, row_blocks * Packed::kKind.scales};
+        const RowTile all{a.q8, a.scale, correction, a.cols, row_blocks, row_blocks * Packed::kKind.scales};
         for (int64_t g = group_begin; g < group_end; ++g) {
             const int64_t left = w.rows() - g * kGroupRows;
-            add_few_rows<kFusedRows>(rows, Packed(w.group(g), 0), row_blocks, tile, out + g * kGroupRows, out_stride,
-                                     static_cast<int>(left < kGroupRows ? left : kGroupRows));
+            const int outputs = static_cast<int>(left < kGroupRows ? left : kGroupRows);
+            RowTile tile = all;
+            for (int64_t r = 0; r < rows; r += kFusedRows) {  // later tiles find the group in the cache
+                add_few_rows<kFusedRows>(rows - r < kFusedRows ? rows - r : kFusedRows, Packed(w.group(g), 0),
+                                         row_blocks, tile, out + r * out_stride + g * kGroupRows, out_stride, outputs);
+                tile.skip(kFusedRows);
+            }
         }
         return;
     }
@@ -207,9 +240,13 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
                                    a.cols,
                                    row_blocks,
                                    corrections};
-                add_many_rows<kTileRows>(pass_rows, UnpackedSource<Packed::kKind>(scratch.chunk), blocks, tile,
-                                         block == 0, out + pass * out_stride + g * kGroupRows, out_stride,
-                                         static_cast<int>(left < kGroupRows ? left : kGroupRows));
+                // The next group's chunk, spread over the full tiles of this one.
+                const int64_t tiles = pass_rows < kTileRows ? 1 : pass_rows / kTileRows;
+                const Upcoming upcoming{w.group(g + 1) + packed_block_bytes<kFormat>(block),
+                                        (packed_block_bytes<kFormat>(1) + tiles - 1) / tiles};
+                add_many_rows<Packed::kKind, kTileRows>(pass_rows, scratch.chunk, upcoming, blocks, tile, block == 0,
+                                                        out + pass * out_stride + g * kGroupRows, out_stride,
+                                                        static_cast<int>(left < kGroupRows ? left : kGroupRows));
             }
         }
     }

@@ -124,13 +124,23 @@ struct UnpackedChunk {
     float min[kChunkBlocks][2][16];
 };
 
+// Packed bytes that will be unpacked next, fetched meanwhile: `bytes_per_block` of them for each block of a tile.
+struct Upcoming {
+    const std::byte* next;
+    int64_t bytes_per_block;
+};
+
 template <TileKind kTileKind>
 class UnpackedSource {
   public:
     static constexpr TileKind kKind = kTileKind;
 
-    explicit UnpackedSource(const UnpackedChunk& chunk) : chunk_(&chunk) {}
-    void next() { ++block_; }
+    UnpackedSource(const UnpackedChunk& chunk, const Upcoming& upcoming)
+        : chunk_(&chunk), fetched_(upcoming.next), wanted_(upcoming.next), bytes_per_block_(upcoming.bytes_per_block) {}
+    void next() {
+        ++block_;
+        for (wanted_ += bytes_per_block_; fetched_ < wanted_; fetched_ += 64) prefetch(fetched_);
+    }
     template <int kVector>
     Bytes codes(int part) const {
         return load_bytes(chunk_->codes[block_][kVector] + part * kPartBytes);
@@ -140,6 +150,9 @@ class UnpackedSource {
 
   private:
     const UnpackedChunk* chunk_;
+    const std::byte* fetched_;
+    const std::byte* wanted_;
+    int64_t bytes_per_block_;
     int64_t block_ = 0;
 };
 

@@ -13,6 +13,8 @@
 
 namespace lpx::LPX_ISA_NS {
 
+#define LPX_INLINE inline __attribute__((always_inline))
+
 inline constexpr int kParts = 16 / kLanes;     // vectors per group of 16 output rows
 inline constexpr int kPartBytes = 4 * kLanes;  // bytes of a vector of codes: 4 columns of kLanes rows
 
@@ -242,25 +244,30 @@ inline void prefetch(const void* p) {
 #if LPX_DOT_ZMM || LPX_DOT_YMM
 
 inline constexpr bool kUnsigned8 = true;  // the instruction takes unsigned times signed bytes
+// Whether a Dot occupies one register.
+template <int kBits>
+inline constexpr bool kSmallDot = true;
 
 template <int kBits, int kSteps>
 struct Dot {
     I32 sum;
 
-    void begin(I32 initial) { sum = initial; }
-    void add(int /*step*/, Bytes codes, Bytes quad) {
+    LPX_INLINE void begin(I32 initial) { sum = initial; }
+    LPX_INLINE void add(int /*step*/, Bytes codes, Bytes quad) {
 #if LPX_DOT_ZMM
         sum.v = _mm512_dpbusd_epi32(sum.v, codes.v, quad.v);
 #else
         sum.v = _mm256_dpbusd_avx_epi32(sum.v, codes.v, quad.v);
 #endif
     }
-    I32 total(I32 /*initial*/) const { return sum; }
+    LPX_INLINE I32 total(I32 /*initial*/) const { return sum; }
 };
 
 #elif defined(__AVX2__)
 
 inline constexpr bool kUnsigned8 = false;
+template <int kBits>
+inline constexpr bool kSmallDot = kBits <= 4 || kBits == 8;
 
 template <int kBits, int kSteps>
 struct Dot {
@@ -268,30 +275,33 @@ struct Dot {
     static constexpr int kLimit = kBits <= 4 ? 8 : kBits == 5 ? 4 : kBits == 6 ? 2 : 1;
     __m256i narrow, wide;
 
-    void begin(I32 /*initial*/) {}
-    void add(int step, Bytes codes, Bytes quad) {
+    LPX_INLINE void begin(I32 /*initial*/) {}
+    LPX_INLINE void add(int step, Bytes codes, Bytes quad) {
         const __m256i pairs = kBits == 8
                                   ? _mm256_maddubs_epi16(_mm256_abs_epi8(codes.v), _mm256_sign_epi8(quad.v, codes.v))
                                   : _mm256_maddubs_epi16(codes.v, quad.v);
         narrow = step % kLimit == 0 ? pairs : _mm256_add_epi16(narrow, pairs);
+        asm("" : "+x"(narrow));  // else the compiler adds in another order that needs more registers
         if (step % kLimit == kLimit - 1 || step == kSteps - 1) {
             const __m256i quads = _mm256_madd_epi16(narrow, _mm256_set1_epi16(1));
             wide = step < kLimit ? quads : _mm256_add_epi32(wide, quads);
         }
     }
-    I32 total(I32 initial) const { return {_mm256_add_epi32(wide, initial.v)}; }
+    LPX_INLINE I32 total(I32 initial) const { return {_mm256_add_epi32(wide, initial.v)}; }
 };
 
 #else
 
 inline constexpr bool kUnsigned8 = false;
+template <int kBits>
+inline constexpr bool kSmallDot = false;
 
 template <int kBits, int kSteps>
 struct Dot {
     I32 sum;
 
-    void begin(I32 initial) { sum = initial; }
-    void add(int /*step*/, Bytes codes, Bytes quad) {
+    LPX_INLINE void begin(I32 initial) { sum = initial; }
+    LPX_INLINE void add(int /*step*/, Bytes codes, Bytes quad) {
         // Sums of two products fit 16 bits: 2 * 128 * 127 at most.
         const Short16 w = reinterpret_cast<Short16>(codes.v), a = reinterpret_cast<Short16>(quad.v);
         const Short16 even = kBits == 8 ? (w << 8) >> 8 : w & 0xff;
@@ -299,7 +309,7 @@ struct Dot {
         const Int8 wide = reinterpret_cast<Int8>(pairs);
         sum.v += ((wide << 16) >> 16) + (wide >> 16);
     }
-    I32 total(I32 /*initial*/) const { return sum; }
+    LPX_INLINE I32 total(I32 /*initial*/) const { return sum; }
 };
 
 #endif
