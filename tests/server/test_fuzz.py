@@ -92,7 +92,7 @@ def check(response: Any) -> None:
 
 
 @given(st.sampled_from(sorted(PATHS)), bodies())
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_json_body_is_answered(server: LiveServer, path: str, body: dict[str, Any]) -> None:
     content = json.dumps(body).encode()
     check(server.client.post(path, content=content, headers={"content-type": "application/json"}))
