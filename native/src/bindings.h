@@ -1,0 +1,11 @@
+// What each bind_*.cpp adds to the extension module; module.cpp calls them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace lpx {
+
+void bind_matrix(nanobind::module_& m);
+void bind_decoder(nanobind::module_& m);
+
+}  // namespace lpx
