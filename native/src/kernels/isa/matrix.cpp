@@ -11,8 +11,9 @@ void fill_matrix(KernelTable& table);
 namespace {
 
 MatmulFunction matmul_of(PackedFormat format) {
-    if (is_float(format)) return matmul_of_float_format(format);
-    return block_layout(format).two_level ? matmul_of_super_block_format(format) : matmul_of_block_format(format);
+    if (MatmulFunction f = matmul_of_float_format(format)) return f;
+    if (MatmulFunction f = matmul_of_block_format(format)) return f;
+    return matmul_of_super_block_format(format);
 }
 
 void matmul(const PackedMatrix& w, int64_t group_begin, int64_t group_end, const Activations& a, int64_t rows,
