@@ -292,9 +292,25 @@ TWICE_TUPLES = TWICE.replace("[ns.s, ns.s]", "(ns.s, ns.s)")
         "{% for i in range(99999) %}{{ messages[0].content * 1000 }}{% endfor %}",
     ],
 )
-def test_work_and_memory_are_bounded(source: str) -> None:
+def test_work_and_memory_are_bounded(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A fiftieth of the real limits keeps the tests short; what has no limit runs for ever with these too.
+    monkeypatch.setattr(template_sandbox, "MAX_STEPS", template_sandbox.MAX_STEPS // 50)
+    monkeypatch.setattr(template_sandbox, "MAX_BUILT_CHARACTERS", template_sandbox.MAX_BUILT_CHARACTERS // 50)
     with pytest.raises(ChatTemplateError):
         template(source).encode([user("x" * 100)])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}",
+        "{{ ([range(100000)] * 100000)|map('list')|list|length }}",
+        TWICE + "{{ ns.s }}",
+    ],
+)
+def test_the_limits_as_they_are_hold_too(source: str) -> None:
+    with pytest.raises(ChatTemplateError, match="was stopped"):
+        template(source).encode([user("x")])
 
 
 def test_the_deadline_counts_even_where_few_turns_are_made(monkeypatch: pytest.MonkeyPatch) -> None:

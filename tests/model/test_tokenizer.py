@@ -162,6 +162,14 @@ def test_the_prefix_space_follows_the_file() -> None:
     }
 
 
+def test_markers_of_phi3_swallow_the_white_space_after_them() -> None:
+    pieces = [*"▁ab\n", "▁a"]
+    plain, phi3 = (sentencepiece(pieces, words=words) for words in ([], ["<|placeholder1|>"]))
+    for tokenizer, kept in ((plain, True), (phi3, False)):
+        ids = tokenizer.encode_segments(tokenizer.split_markers("<|end|>\n a<s>\na"), add_special=False)
+        assert tokenizer.decode(ids, skip_special=False) == ("<|end|> \n a<s> \na" if kept else "<|end|> a<s> \na")
+
+
 def test_decoding_keeps_the_first_space_of_a_continuation() -> None:
     tokenizer = TOKENIZERS["sentencepiece with prefix"]
     ids = tokenizer.encode("the", add_special=False)

@@ -23,6 +23,11 @@ from lpx.model.tokenizer_source import (
 
 _SPACE_MARK = "▁"
 
+# GGUF has no key for it, but the markers of Phi-3's vocabulary, which has this token, swallow the white space after
+# them; these do not.
+_PHI3_TOKEN = "<|placeholder1|>"
+_PHI3_KEEP_SPACE = frozenset({"<s>", "<unk>", "<|endoftext|>"})
+
 
 def build_from_gguf(source: GgufTokenizerSource, pre_tokenizer: str | None = None) -> Vocabulary:
     """Build a byte-level BPE ("gpt2") or SentencePiece ("llama") vocabulary.
@@ -84,7 +89,7 @@ def _build_byte_level(source: GgufTokenizerSource, types: NDArray[np.int32], pre
         inner_core=core,
         texts=source.tokens,
         encoding="byte-level",
-        markers=_markers(source, types, rstrip=False),
+        markers=_markers(source, types),
         silent=_ids(types, TOKEN_UNUSED, TOKEN_UNKNOWN),
         literal=_ids(types, TOKEN_USER_DEFINED),
         bos_id=source.bos_id,
@@ -130,7 +135,7 @@ def _build_sentencepiece(source: GgufTokenizerSource, types: NDArray[np.int32]) 
         inner_core=core,
         texts=source.tokens,
         encoding="sentencepiece",
-        markers=_markers(source, types, rstrip=False),
+        markers=_markers(source, types, keep_space=_PHI3_KEEP_SPACE if _PHI3_TOKEN in source.tokens else None),
         silent=_ids(types, TOKEN_UNUSED, TOKEN_UNKNOWN),
         literal=_ids(types, TOKEN_USER_DEFINED),
         byte_tokens=True,
@@ -189,9 +194,12 @@ def _add_words(core: object, tokens: list[str], types: NDArray[np.int32]) -> Non
         core.add_tokens(words)
 
 
-def _markers(source: GgufTokenizerSource, types: NDArray[np.int32], *, rstrip: bool) -> list[Marker]:
-    ids = np.flatnonzero(types == TOKEN_CONTROL).tolist()
-    return [Marker(i, source.tokens[i], rstrip=rstrip) for i in ids]
+def _markers(
+    source: GgufTokenizerSource, types: NDArray[np.int32], *, keep_space: frozenset[str] | None = None
+) -> list[Marker]:
+    """The control tokens; with `keep_space`, all others swallow the white space that follows."""
+    texts = [(i, source.tokens[i]) for i in np.flatnonzero(types == TOKEN_CONTROL).tolist()]
+    return [Marker(i, t, rstrip=keep_space is not None and t not in keep_space) for i, t in texts]
 
 
 def _eos_ids(source: GgufTokenizerSource) -> frozenset[int]:
