@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 
+from lpx.cli import chat
 from tests.cli.conftest import COMMAND
 
 SHORT = ("--temperature", "0", "--max-tokens", "8")
@@ -106,12 +107,25 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(environment):
     terminal.type("\x03")
     terminal.wait_for("interrupted")
     terminal.wait_for("> ")
-    terminal.type("\x03")  # with no answer to stop
-    terminal.wait_for("/exit or Ctrl-D leaves")
-    terminal.wait_for("> ")
     terminal.type("/exit\n")
     assert terminal.process.wait(timeout=60) == 0
     os.close(terminal.master)
+
+
+def test_ctrl_c_at_the_prompt_does_not_leave(monkeypatch, capsys):
+    # In one process: readline misses a signal that comes before it waits for keys, so a terminal could not be sure.
+    lines = iter([KeyboardInterrupt(), "/nonsense", None])
+
+    def read_line():
+        line = next(lines)
+        if isinstance(line, KeyboardInterrupt):
+            raise line
+        return line
+
+    monkeypatch.setattr(chat, "_read_line", read_line)
+    chat._Conversation(engine=None, params=None, system=None).run()
+    notes = capsys.readouterr().err
+    assert notes.index("/exit or Ctrl-D leaves") < notes.index("no command /nonsense")
 
 
 def test_ctrl_d_leaves(environment):

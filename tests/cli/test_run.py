@@ -57,9 +57,8 @@ def test_verbose_says_what_is_in_use(lpx):
 
 def test_prompt_from_a_pipe_equals_the_argument(lpx):
     argument = lpx("run", "Name three colours.", *GREEDY, "--quiet")
-    for arguments in ((), ("-",)):
-        for data in (b"Name three colours.\n", b"Name three colours.", b"\xef\xbb\xbfName three colours.\r\n"):
-            assert lpx("run", *arguments, *GREEDY, "--quiet", input=data).stdout == argument.stdout
+    for arguments, data in (((), b"Name three colours.\n"), (("-",), b"\xef\xbb\xbfName three colours.\r\n")):
+        assert lpx("run", *arguments, *GREEDY, "--quiet", input=data).stdout == argument.stdout
 
 
 def test_raw_continues_the_text_as_it_is(lpx):
@@ -80,7 +79,7 @@ def test_seed_decides_the_sampled_text(lpx):
         return lpx("run", "Tell a story.", "--temperature", "1", "--seed", seed, "-n", "16", "--quiet").stdout
 
     assert sampled("5") == sampled("5")
-    assert len({sampled(seed) for seed in ("5", "6", "7")}) > 1
+    assert sampled("5") != sampled("6")
 
 
 def test_stop_string_is_not_shown(lpx):

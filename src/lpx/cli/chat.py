@@ -71,15 +71,14 @@ class _Conversation:
         while True:
             try:
                 line = _read_line()
-            except KeyboardInterrupt:
+                if line is None or line in ("/exit", "/quit"):
+                    return
+                if line.startswith("/"):
+                    self._obey(line)
+                elif line.strip():
+                    self._answer(line)
+            except KeyboardInterrupt:  # at the prompt, or before an answer began
                 write_note("\n/exit or Ctrl-D leaves")
-                continue
-            if line is None or line in ("/exit", "/quit"):
-                return
-            if line.startswith("/"):
-                self._obey(line)
-            elif line.strip():
-                self._answer(line)
 
     def _obey(self, command: str) -> None:
         from lpx.cli.answer import write_note
