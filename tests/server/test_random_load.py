@@ -67,7 +67,6 @@ class Load:
         """Path, body and fate: "whole", "stream", or one of the ways to leave."""
         rng = self.rng
         path = rng.choice(["/generate", "/v1/completions", "/v1/completions", "/v1/chat/completions"])
-        # A few long ones grow beyond the blocks held in reserve, and have others preempted.
         longest = self.longest_answer if rng.random() < 0.9 else 5 * self.longest_answer
         body: dict[str, Any] = {
             "max_tokens": rng.randint(1, longest),
@@ -241,10 +240,17 @@ async def run_all(load: Load, port: int, count: int) -> None:
     await asyncio.wait_for(asyncio.gather(*(worker() for _ in range(CONCURRENCY))), 1800)
 
 
+async def run_burst(load: Load, port: int) -> None:
+    """Short prompts, long answers, all at once: they outgrow the pool together, and some must be preempted."""
+    bodies = [{"prompt": "x", "max_tokens": 96, "ignore_eos": True, "seed": seed} for seed in range(10)]
+    await asyncio.gather(*(run_one(load, port, "/v1/completions", body, "stream", 0) for body in bodies))
+
+
 def check_load(server: LiveServer, load: Load, count: int) -> None:
     assert isinstance(server.engine, AsyncEngine)
     process = psutil.Process()
     asyncio.run(run_all(load, server.port, count // 2))
+    asyncio.run(run_burst(load, server.port))
     eventually(lambda: server.idle, "an idle engine")
     gc.collect()
     before = process.memory_info().rss
@@ -282,6 +288,6 @@ def test_a_thousand_random_requests_on_a_real_model(smollm2_path: Path) -> None:
     )
     server = LiveServer(AsyncEngine.start(Engine.load(options)))
     try:
-        check_load(server, Load(random.Random(SEED), longest_prompt=120, longest_answer=24), REAL_REQUESTS)
+        check_load(server, Load(random.Random(SEED), longest_prompt=80, longest_answer=16), REAL_REQUESTS)
     finally:
         server.close()
