@@ -158,6 +158,11 @@ def test_text_before_min_tokens_takes_no_part_in_stop_strings() -> None:
     assert detokenizer.push([3]) == ""
     assert (detokenizer.stopped, detokenizer.text) == ("ab", "abc")
 
+    detokenizer = Detokenizer(words, stop=["ab", "bc"])
+    assert detokenizer.push([0]) == ""
+    assert detokenizer.push([1], check_stop=False) == "ab"
+    assert detokenizer.push([2]) == "c"
+
 
 def test_special_tokens_are_skipped_or_spelled() -> None:
     words = Words([b"hi", b"<|im_end|>", b"\xe4", b"\xb8\xad"], special=[1])

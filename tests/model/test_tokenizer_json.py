@@ -107,6 +107,12 @@ def test_text_holds_no_special_token_but_may_hold_words(tmp_path: Path) -> None:
     assert [tokenizer.is_control(i) for i in range(270, 275)] == [True, True, True, False, True]
 
 
+def test_look_alikes_merge_like_any_other_text(tmp_path: Path) -> None:
+    marked = from_json(byte_level_json([added_token(270, "hellox"), added_token(271, "the>")]), tmp_path)
+    text = "hellox the>x"
+    assert marked.encode(text) == from_json(byte_level_json([]), tmp_path).encode(text)
+
+
 def test_bos_comes_from_the_post_processor_or_the_config(tmp_path: Path) -> None:
     named = {"tokenizer_config": {"bos_token": {"content": "<s>"}, "eos_token": "</s>"}}
     with_processor = byte_level_json(MARKERS, post_processor={"type": "Sequence", "processors": [BOS_FIRST]})
