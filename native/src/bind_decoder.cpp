@@ -246,8 +246,8 @@ void bind_decoder(nb::module_& m) {
         .def(
             "work_bytes",
             [](const DecoderConfig& c, int64_t max_rows, int64_t max_model_len, int threads) {
-                return Decoder::work_bytes(c, {.max_rows = max_rows, .max_model_len = max_model_len, .kv_blocks = 1},
-                                           threads);
+                const DecoderLimits limits{.max_rows = max_rows, .max_model_len = max_model_len, .kv_blocks = 1};
+                return Decoder::work_bytes(c, limits, threads) + threads * SamplerScratch::bytes_for(c.vocab_size);
             },
             "max_rows"_a, "max_model_len"_a, "threads"_a);
 

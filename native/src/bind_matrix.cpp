@@ -56,6 +56,7 @@ struct QuantizedRows {
     std::vector<float> padded, scale;
     std::vector<int8_t> q8;
     std::vector<int16_t> sum;
+    std::vector<RefinedQuad> refined;
     Activations view;
 
     QuantizedRows(const KernelTable& kernels, const float* x, int64_t rows, int64_t cols) {
@@ -66,8 +67,9 @@ struct QuantizedRows {
         scale.resize(static_cast<size_t>(rows * wide / 32));
         q8.resize(static_cast<size_t>(rows * wide));
         sum.resize(static_cast<size_t>(rows * wide / 16));
-        kernels.quantize_rows(padded.data(), rows, wide, q8.data(), scale.data(), sum.data());
-        view = {wide, padded.data(), q8.data(), scale.data(), sum.data()};
+        refined.resize(static_cast<size_t>(rows * refined_quads(wide)));
+        kernels.quantize_rows(padded.data(), rows, wide, {q8.data(), scale.data(), sum.data(), refined.data()});
+        view = {wide, padded.data(), q8.data(), scale.data(), sum.data(), refined.data()};
     }
 };
 
@@ -122,11 +124,22 @@ nb::object quantize_activations(const FloatRows& x, const std::string& isa) {
     auto q8 = std::make_unique<int8_t[]>(rows * cols);
     auto scale = std::make_unique<float[]>(rows * cols / 32);
     auto sum = std::make_unique<int16_t[]>(rows * cols / 16);
+    const auto quads = static_cast<size_t>(refined_quads(static_cast<int64_t>(cols)));
+    std::vector<RefinedQuad> refined(rows * quads);
     kernels_for(isa.c_str())
-        .quantize_rows(x.data(), static_cast<int64_t>(rows), static_cast<int64_t>(cols), q8.get(), scale.get(),
-                       sum.get());
+        .quantize_rows(x.data(), static_cast<int64_t>(rows), static_cast<int64_t>(cols),
+                       {q8.get(), scale.get(), sum.get(), refined.data()});
+    auto fine = std::make_unique<int8_t[]>(4 * rows * quads);
+    auto fine_scale = std::make_unique<float[]>(rows * quads);
+    auto column = std::make_unique<int32_t[]>(rows * quads);
+    for (size_t i = 0; i < refined.size(); ++i) {
+        std::memcpy(fine.get() + 4 * i, refined[i].q8, 4);
+        fine_scale[i] = refined[i].scale;
+        column[i] = static_cast<int32_t>(i % quads * kRefineBlocks * kBlockCols) + 4 * refined[i].vector;
+    }
     return nb::make_tuple(to_numpy(std::move(q8), {rows, cols}), to_numpy(std::move(scale), {rows, cols / 32}),
-                          to_numpy(std::move(sum), {rows, cols / 16}));
+                          to_numpy(std::move(sum), {rows, cols / 16}), to_numpy(std::move(fine), {rows, quads, 4}),
+                          to_numpy(std::move(fine_scale), {rows, quads}), to_numpy(std::move(column), {rows, quads}));
 }
 
 }  // namespace
@@ -170,7 +183,8 @@ void bind_matrix(nb::module_& m) {
     m.def("decode_rows", &decode_rows, "type"_a, "cols"_a, "data"_a,
           "Rows in a file's encoding as float32 [rows, cols], by the scalar decoder.");
     m.def("quantize_activations", &quantize_activations, "x"_a, "isa"_a = "",
-          "(int8 codes [rows, cols], float32 scales [rows, cols / 32], int16 sums [rows, cols / 16]).");
+          "(int8 codes [rows, cols], float32 scales [rows, cols / 32], int16 sums [rows, cols / 16]), then the quads that "
+          "are carried twice: (int8 codes [rows, quads, 4], float32 scales [rows, quads], int32 first columns).");
     m.def(
         "available_isas",
         [] {

@@ -61,15 +61,18 @@ struct Decoder::Quantized {
     AlignedBuffer<int8_t> q8;
     AlignedBuffer<float> scale;
     AlignedBuffer<int16_t> sum;
+    AlignedBuffer<RefinedQuad> refined;
     AlignedBuffer<float> normed;
 
     Quantized(const DecoderConfig& c, int64_t rows)
         : q8(rows * widest(c)),
           scale(rows * widest(c) / kBlockCols),
           sum(rows * widest(c) / 16),
+          refined(rows * refined_quads(widest(c))),
           normed(rows * pad(c.hidden_size)) {}
     static size_t bytes_for(const DecoderConfig& c, int64_t rows) {
         return rows * (widest(c) + widest(c) / kBlockCols * sizeof(float) + widest(c) / 16 * sizeof(int16_t) +
+                       refined_quads(widest(c)) * sizeof(RefinedQuad) +
                        pad(c.hidden_size) * sizeof(float));
     }
 };
@@ -245,10 +248,17 @@ struct Decoder::Worker {
         const int64_t blocks = cols / kBlockCols;
         if (int8 && !range.empty())
             kernels.quantize_rows(values + range.begin * cols, range.end - range.begin, cols,
-                                  to.q8.data() + range.begin * cols, to.scale.data() + range.begin * blocks,
-                                  to.sum.data() + range.begin * blocks * 2);
+                                  {.q8 = to.q8.data() + range.begin * cols,
+                                   .scale = to.scale.data() + range.begin * blocks,
+                                   .sum = to.sum.data() + range.begin * blocks * 2,
+                                   .refined = to.refined.data() + range.begin * refined_quads(cols)});
         if (!alone) d.pool_.barrier();
-        return {.cols = cols, .f32 = values, .q8 = to.q8.data(), .scale = to.scale.data(), .sum = to.sum.data()};
+        return {.cols = cols,
+                .f32 = values,
+                .q8 = to.q8.data(),
+                .scale = to.scale.data(),
+                .sum = to.sum.data(),
+                .refined = to.refined.data()};
     }
 
     // Output rows [groups.begin * 16, groups.end * 16) of a matrix for `count` rows of activations.

@@ -59,6 +59,11 @@ SamplerScratch::SamplerScratch(int64_t vocab) {
     occurrences_.resize(vocab);
 }
 
+size_t SamplerScratch::bytes_for(int64_t vocab) {
+    const int64_t blocks = (vocab + kMaximaBlock - 1) / kMaximaBlock;
+    return blocks * 2 * sizeof(float) + vocab * (sizeof(Candidate) + sizeof(int32_t));
+}
+
 Sampler::Sampler(const KernelTable& kernels, std::span<float> logits, SamplerScratch& scratch)
     : kernels_(kernels), logits_(logits), scratch_(scratch) {
     scratch_.maxima_.resize((logits.size() + kMaximaBlock - 1) / kMaximaBlock);

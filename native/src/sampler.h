@@ -37,6 +37,7 @@ struct TokenScore {
 class SamplerScratch {
   public:
     explicit SamplerScratch(int64_t vocab);
+    static size_t bytes_for(int64_t vocab);
 
   private:
     friend class Sampler;

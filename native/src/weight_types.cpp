@@ -45,7 +45,13 @@ void read_nibble_half(const uint8_t* p, bool high, uint8_t* code) {
 void add_fifth_bits(const uint8_t* p, uint8_t* code) {
     uint32_t bits;
     std::memcpy(&bits, p, sizeof bits);
-    for (int i = 0; i < 32; ++i) code[i] = static_cast<uint8_t>(code[i] | ((bits >> i) & 1) << 4);
+    for (int i = 0; i < 32; i += 4) {
+        uint32_t quad;
+        std::memcpy(&quad, code + i, sizeof quad);
+        // The product puts bit n of four at bit 8n (and copies elsewhere).
+        quad |= (((bits >> i & 15u) * 0x00204081u) & 0x01010101u) << 4;
+        std::memcpy(code + i, &quad, sizeof quad);
+    }
 }
 
 // The 6-bit scales and minimums of Q4_K and Q5_K: 12 bytes for 8 of each.

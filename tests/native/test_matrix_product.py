@@ -144,12 +144,30 @@ def test_activations_are_quantized_as_numpy_does(isa):
     x[3, 32:64] = 0
     x[4, :32] = 1e-38  # below what a scale can hold
     x[5, 64:96] = np.linspace(-1.5, 1.5, 32)  # ties and both ends
-    q8, scale, total = quantize_activations(x, isa)
+    x[6, 100] = 3e4  # an outlier
+    x[7, 64:128] = 0
+    x[7, 70] = -2.5  # nothing but an outlier
+    q8, scale, total, coarse, coarse_scale, column = quantize_activations(x, isa)
     x[4, :32] = 0
-    _, codes, scales = quantized_activations(x)
-    np.testing.assert_array_equal(q8, codes)
-    np.testing.assert_array_equal(scale, scales)
-    np.testing.assert_array_equal(total, codes.reshape(9, -1, 16).astype(np.int16).sum(axis=2))
+    expected = quantized_activations(x)
+    np.testing.assert_array_equal(q8, expected.codes)
+    np.testing.assert_array_equal(scale, expected.scale)
+    np.testing.assert_array_equal(total, expected.codes.reshape(9, -1, 16).astype(np.int16).sum(axis=2))
+    np.testing.assert_array_equal(coarse, expected.coarse)
+    np.testing.assert_array_equal(coarse_scale, expected.coarse_scale)
+    np.testing.assert_array_equal(column, expected.column)
+
+
+@every_isa
+def test_an_outlier_costs_its_block_no_precision(isa):
+    x = _rows(16, 512, seed=25)
+    outliers = x.copy()
+    columns = np.arange(0, 512, 128) + np.random.default_rng(26).integers(0, 128, 4)
+    outliers[:, columns] *= 300
+    blocks, quads = quantized_activations(outliers).parts()
+    np.testing.assert_array_equal(quantize_activations(outliers, isa)[0], quantized_activations(outliers).codes)
+    error = np.abs(blocks + quads - outliers)
+    assert (error <= np.abs(x).max(axis=1, keepdims=True) / 127).all()
 
 
 @every_isa

@@ -1,8 +1,9 @@
 // The product of packed block matrices with int8 activations, for one format at a time.
 //
 // Every output element is accumulated in one order whatever the tile: for each block of 32 columns (and each of its
-// scales) acc = fma(dot, weight_scale * activation_scale, acc), then acc = fma(min, activation_scale * sum, acc). The
-// dots are exact integers, so an element has the same bits in a tile of 1 row as in one of many.
+// scales) acc = fma(dot, weight_scale * activation_scale, acc), then acc = fma(min, activation_scale * sum, acc); after
+// every kRefineBlocks blocks the refined quad of the row, likewise. The dots are exact integers, so an element has the
+// same bits in a tile of 1 row as in one of many.
 //
 // Included only by src/kernels/isa/*.cpp (see simd.h).
 #pragma once
@@ -30,14 +31,17 @@ inline constexpr int kPassRows = 128;  // rows that share one unpacked chunk
 struct RowTile {
     const int8_t* q8;
     const float* scale;
+    const RefinedQuad* refined;
     const void* correction;  // [scales per block] each: float activation_scale * sum, or int32 -offset * sum
     int64_t cols;            // between rows of q8
     int64_t blocks;          // between rows of scale
+    int64_t refinements;     // between rows of refined
     int64_t corrections;     // between rows of correction
 
     void skip(int64_t count) {
         q8 += count * cols;
         scale += count * blocks;
+        refined += count * refinements;
         correction = static_cast<const int32_t*>(correction) + count * corrections;
     }
 };
@@ -107,6 +111,25 @@ LPX_INLINE void add_sub_block(const Source& source, const RowTile& rows, int64_t
     }
 }
 
+// Adds the refined quad of one row for the kRefineBlocks blocks from `block` on, where `source` stands.
+template <class Source>
+LPX_INLINE void add_refined(const Source& source, const RowTile& rows, int row, int64_t block, F32 (&acc)[kParts]) {
+    constexpr TileKind kKind = Source::kKind;
+    const RefinedQuad& quad = rows.refined[row * rows.refinements + block / kRefineBlocks];
+    const Source at = source.ahead(quad.vector / 8);
+    const int vector = quad.vector % 8, sub = kKind.scales == 2 ? vector / 4 : 0;
+    const I32 initial = broadcast_i32(kKind.minimum ? 0 : -kKind.offset * quad.sum);
+    const Bytes values = broadcast_quad(quad.q8);
+    const F32 scale = set1(quad.scale);
+#pragma GCC unroll 2
+    for (int part = 0; part < kParts; ++part) {
+        Dot<kKind.bits, 1> dot;
+        dot.begin(initial);
+        dot.add(0, at.codes(vector, part), values);
+        acc[part] = fma(to_float(dot.total(initial)), mul(at.scale(sub, part), scale), acc[part]);
+    }
+}
+
 // Adds `blocks` blocks to kRows rows of 16 outputs. `outputs` < 16: only so many are there in memory.
 template <int kRows, class Source>
 __attribute__((noinline)) void add_tile(Source source, int64_t blocks, const RowTile& rows_in, bool first, float* out,
@@ -126,10 +149,16 @@ __attribute__((noinline)) void add_tile(Source source, int64_t blocks, const Row
             for (int part = 0; part < kParts; ++part) acc[r][part] = load(from + part * kLanes);
         }
     }
-    for (int64_t b = 0; b < blocks; ++b) {
-        add_sub_block<0>(source, rows, b, acc);
-        if constexpr (Source::kKind.scales == 2) add_sub_block<1>(source, rows, b, acc);
-        source.next();
+    for (int64_t start = 0; start < blocks; start += kRefineBlocks) {
+        const Source first_block = source;
+        const int64_t end = start + kRefineBlocks < blocks ? start + kRefineBlocks : blocks;
+        for (int64_t b = start; b < end; ++b) {
+            add_sub_block<0>(source, rows, b, acc);
+            if constexpr (Source::kKind.scales == 2) add_sub_block<1>(source, rows, b, acc);
+            source.next();
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) add_refined(first_block, rows, r, start, acc[r]);
     }
     for (int r = 0; r < kRows; ++r) {
         float* to = out + r * out_stride;
@@ -185,6 +214,14 @@ inline void compute_corrections(const Activations& a, int64_t first_row, int64_t
                 else
                     static_cast<int32_t*>(out)[at] = -kKind.offset * total;
             }
+        if constexpr (kKind.minimum) {
+            const RefinedQuad* quad = a.refined + (first_row + r) * refined_quads(a.cols) + first_block / kRefineBlocks;
+            for (int64_t b = 0; b < blocks; b += kRefineBlocks, ++quad) {
+                const int64_t at = (r * blocks + b + quad->vector / 8) * kKind.scales;
+                const int sub = kKind.scales == 2 ? quad->vector % 8 / 4 : 0;
+                static_cast<float*>(out)[at + sub] += quad->scale * static_cast<float>(quad->sum);
+            }
+        }
     }
 }
 
@@ -200,6 +237,7 @@ struct BlockScratch {
     UnpackedChunk chunk;
     float correction[kPassRows * kChunkBlocks * 2];
 };
+static_assert(kChunkBlocks % kRefineBlocks == 0 && 8 % kRefineBlocks == 0);
 static_assert(sizeof(BlockScratch) <= kBlockScratchBytes && kFusedLimit <= kMaxFusedRows);
 
 template <PackedFormat kFormat>
@@ -207,12 +245,13 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
                    float* out, int64_t out_stride, void* scratch_bytes) {
     using Packed = PackedSource<kFormat>;
     auto& scratch = *static_cast<BlockScratch*>(scratch_bytes);
-    const int64_t row_blocks = w.padded_cols() / 32;
+    const int64_t row_blocks = w.padded_cols() / 32, refinements = refined_quads(w.padded_cols());
     if (rows <= kFusedLimit) {
         // Corrections of whole rows lie behind the scratch of the chunks.
         void* correction = &scratch + 1;
         compute_corrections<Packed::kKind>(a, 0, rows, 0, row_blocks, correction);
-        const RowTile all{a.q8, a.scale, correction, a.cols, row_blocks, row_blocks * Packed::kKind.scales};
+        const RowTile all{
+            a.q8, a.scale, a.refined, correction, a.cols, row_blocks, refinements, row_blocks * Packed::kKind.scales};
         for (int64_t g = group_begin; g < group_end; ++g) {
             const int64_t left = w.rows() - g * kGroupRows;
             const int outputs = static_cast<int>(left < kGroupRows ? left : kGroupRows);
@@ -236,9 +275,11 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
                 const int64_t left = w.rows() - g * kGroupRows;
                 const RowTile tile{a.q8 + pass * a.cols + 32 * block,
                                    a.scale + pass * row_blocks + block,
+                                   a.refined + pass * refinements + block / kRefineBlocks,
                                    scratch.correction,
                                    a.cols,
                                    row_blocks,
+                                   refinements,
                                    corrections};
                 // The next group's chunk, spread over the full tiles of this one.
                 const int64_t tiles = pass_rows < kTileRows ? 1 : pass_rows / kTileRows;

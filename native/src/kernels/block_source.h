@@ -86,6 +86,37 @@ class PackedSource {
         }
     }
 
+    // The block that many further on, in the same super block.
+    PackedSource ahead(int blocks) const {
+        PackedSource other = *this;
+        other.block_ += blocks * kLayout.block_bytes();
+        return other;
+    }
+
+    // codes<vector> for a vector known at run time.
+    Bytes codes(int vector, int part) const {
+        const uint8_t* p = block_ + part * kPartBytes;
+        if constexpr (kLayout.code_bits == 8) {
+            const Bytes code = load_bytes(p + 64 * vector);
+            return kUnsigned8 ? bit_xor(code, set_bytes(0x80)) : code;
+        } else if constexpr (kLayout.code_bits < 4) {
+            const Bytes low =
+                bit_and(shift_right(load_bytes(p + vector / 4 * 64), 2 * (vector % 4)), set_bytes(3));
+            if constexpr (kLayout.code_bits == 2) return low;
+            return bit_or(low, shift<2>(bit_and(shift_right(load_bytes(p + 128), vector), set_bytes(1))));
+        } else {
+            const Bytes low = bit_and(shift_right(load_bytes(p + vector / 2 * 64), 4 * (vector % 2)), set_bytes(15));
+            if constexpr (kLayout.table) return lookup(load_table(kTable.value), low);
+            if constexpr (kLayout.code_bits == 5)
+                return bit_or(low, shift<4>(bit_and(shift_right(load_bytes(p + 256), vector), set_bytes(1))));
+            if constexpr (kLayout.code_bits == 6) {
+                const Bytes plane = shift_right(load_bytes(p + 256 + vector / 4 * 64), 2 * (vector % 4));
+                return bit_or(low, shift<4>(bit_and(plane, set_bytes(3))));
+            }
+            return low;
+        }
+    }
+
     F32 scale(int sub, int part) const {
         const uint8_t* scales = block_ + kLayout.code_bytes();
         if constexpr (!kLayout.two_level) return load_halves(scales, part);
@@ -143,7 +174,15 @@ class UnpackedSource {
     }
     template <int kVector>
     Bytes codes(int part) const {
-        return load_bytes(chunk_->codes[block_][kVector] + part * kPartBytes);
+        return codes(kVector, part);
+    }
+    UnpackedSource ahead(int blocks) const {
+        UnpackedSource other = *this;
+        other.block_ += blocks;
+        return other;
+    }
+    Bytes codes(int vector, int part) const {
+        return load_bytes(chunk_->codes[block_][vector] + part * kPartBytes);
     }
     F32 scale(int sub, int part) const { return load(chunk_->scale[block_][sub] + part * kLanes); }
     F32 min(int sub, int part) const { return load(chunk_->min[block_][sub] + part * kLanes); }

@@ -13,6 +13,7 @@
 #define LPX_DECLARE_KERNELS(isa)         \
     namespace isa {                      \
     void fill_matrix(KernelTable&);      \
+    void fill_quantize(KernelTable&);    \
     void fill_elementwise(KernelTable&); \
     void fill_attention(KernelTable&);   \
     void fill_sampling(KernelTable&);    \
@@ -20,7 +21,7 @@
 #define LPX_KERNEL_SET(isa)                                                                  \
     {                                                                                        \
         #isa, {                                                                              \
-            isa::fill_matrix, isa::fill_elementwise, isa::fill_attention, isa::fill_sampling \
+            isa::fill_matrix, isa::fill_quantize, isa::fill_elementwise, isa::fill_attention, isa::fill_sampling \
         }                                                                                    \
     }
 
@@ -38,7 +39,7 @@ namespace {
 
 struct KernelSet {
     const char* name;
-    void (*fill[4])(KernelTable&);
+    void (*fill[5])(KernelTable&);
 };
 
 // Best first.

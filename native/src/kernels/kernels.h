@@ -8,6 +8,20 @@
 
 namespace lpx {
 
+// In every kRefineBlocks blocks of a row, one quad (4 columns) is carried twice, see isa/quantize.cpp: its value is
+// q8 * scale of its block, plus q8 * scale of this.
+struct RefinedQuad {
+    int8_t q8[4] = {};
+    float scale = 0.0f;
+    int16_t vector = 0;  // quad within the kRefineBlocks blocks: block * 8 + column / 4
+    int16_t sum = 0;     // of q8
+};
+inline constexpr int kRefineBlocks = 4;  // a divisor of 8, so that the blocks lie in one super block
+// Internal linkage: each instruction set has to keep its own copy.
+static inline int64_t refined_quads(int64_t cols) {
+    return (cols / kBlockCols + kRefineBlocks - 1) / kRefineBlocks;
+}
+
 // Rows of activations, in the forms that matrix kernels read. Caller owns the buffers.
 struct Activations {
     int64_t cols = 0;         // padded to a multiple of 32, padding zero
@@ -15,6 +29,15 @@ struct Activations {
     const int8_t* q8 = nullptr;     // [rows][cols], value = q8 * scale of its block, |q8| <= 127
     const float* scale = nullptr;   // [rows][cols / 32]
     const int16_t* sum = nullptr;   // [rows][cols / 16], sums of 16 q8 each
+    const RefinedQuad* refined = nullptr;  // [rows][refined_quads(cols)]
+};
+
+// Where quantized rows go: as in Activations.
+struct QuantizedRow {
+    int8_t* q8;
+    float* scale;
+    int16_t* sum;
+    RefinedQuad* refined;
 };
 
 inline constexpr int kMaximaBlock = 64;  // logits that share a maximum, see block_maxima
@@ -34,8 +57,10 @@ struct KernelTable {
     // `scratch` holds matmul_scratch_bytes(w) bytes, one per thread.
     void (*matmul)(const PackedMatrix& w, int64_t group_begin, int64_t group_end, const Activations& a, int64_t rows,
                    float* out, int64_t out_stride, void* scratch) = nullptr;
-    // Fills q8, scale and sum of `rows` rows of `cols` (padded) floats; each row alone (I1).
-    void (*quantize_rows)(const float* x, int64_t rows, int64_t cols, int8_t* q8, float* scale, int16_t* sum) = nullptr;
+
+    // --- quantize.cpp ---
+    // Quantizes `rows` rows of `cols` (padded) floats; each row alone (I1).
+    void (*quantize_rows)(const float* x, int64_t rows, int64_t cols, const QuantizedRow& out) = nullptr;
 
     // --- elementwise.cpp ---
     void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* out) = nullptr;  // one row

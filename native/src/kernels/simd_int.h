@@ -51,6 +51,10 @@ inline Bytes shift(Bytes a) {
     if constexpr (kLeft < 0) return {_mm512_srli_epi16(a.v, -kLeft)};
     return a;
 }
+// The same for a count known at run time.
+inline Bytes shift_right(Bytes a, int count) {
+    return {_mm512_srl_epi16(a.v, _mm_cvtsi32_si128(count))};
+}
 inline Bytes load_table(const void* p) {
     return {_mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
 }
@@ -118,6 +122,10 @@ inline Bytes shift(Bytes a) {
     if constexpr (kLeft > 0) return {_mm256_slli_epi16(a.v, kLeft)};
     if constexpr (kLeft < 0) return {_mm256_srli_epi16(a.v, -kLeft)};
     return a;
+}
+// The same for a count known at run time.
+inline Bytes shift_right(Bytes a, int count) {
+    return {_mm256_srl_epi16(a.v, _mm_cvtsi32_si128(count))};
 }
 inline Bytes load_table(const void* p) {
     return {_mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
@@ -191,6 +199,9 @@ inline Bytes shift(Bytes a) {
     if constexpr (kLeft > 0) return {a.v << kLeft};
     if constexpr (kLeft < 0) return {a.v >> -kLeft};
     return a;
+}
+inline Bytes shift_right(Bytes a, int count) {
+    return {a.v >> count};
 }
 inline Bytes load_table(const void* p) {
     Bytes a{};
