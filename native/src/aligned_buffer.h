@@ -14,7 +14,7 @@ class AlignedBuffer {
     AlignedBuffer() = default;
     explicit AlignedBuffer(size_t size)
         : data_(static_cast<T*>(::operator new(size * sizeof(T) + 64, std::align_val_t(64)))), size_(size) {
-        std::memset(data_.get(), 0, size * sizeof(T) + 64);
+        std::memset(static_cast<void*>(data_.get()), 0, size * sizeof(T) + 64);
     }
     T* data() const { return data_.get(); }
     size_t size() const { return size_; }
