@@ -1,9 +1,21 @@
 #include <nanobind/nanobind.h>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include "bindings.h"
 
 NB_MODULE(_native, m) {
     m.doc() = "The native core of LPX: packed weights, kernels, decoder and sampler.";
     lpx::bind_matrix(m);
     lpx::bind_decoder(m);
+    m.def(
+        "trim_heap",
+        [] {
+#if defined(__GLIBC__)
+            malloc_trim(0);
+#endif
+        },
+        "Give freed memory of the heap back to the system.");
 }

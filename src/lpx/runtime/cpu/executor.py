@@ -53,6 +53,8 @@ class CpuExecutor:
             )
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        # What reading a large vocabulary took and freed would else count beside the weights, at the peak.
+        _native.trim_heap()
         total = sum(files.weight_types.values())
         done = 0
         packed: dict[str, int] = {}
