@@ -183,7 +183,8 @@ void bind_matrix(nb::module_& m) {
     m.def("decode_rows", &decode_rows, "type"_a, "cols"_a, "data"_a,
           "Rows in a file's encoding as float32 [rows, cols], by the scalar decoder.");
     m.def("quantize_activations", &quantize_activations, "x"_a, "isa"_a = "",
-          "(int8 codes [rows, cols], float32 scales [rows, cols / 32], int16 sums [rows, cols / 16]), then the quads that "
+          "(int8 codes [rows, cols], float32 scales [rows, cols / 32], int16 sums [rows, cols / 16]), then the quads "
+          "that "
           "are carried twice: (int8 codes [rows, quads, 4], float32 scales [rows, quads], int32 first columns).");
     m.def(
         "available_isas",

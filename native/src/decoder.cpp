@@ -72,8 +72,7 @@ struct Decoder::Quantized {
           normed(rows * pad(c.hidden_size)) {}
     static size_t bytes_for(const DecoderConfig& c, int64_t rows) {
         return rows * (widest(c) + widest(c) / kBlockCols * sizeof(float) + widest(c) / 16 * sizeof(int16_t) +
-                       refined_quads(widest(c)) * sizeof(RefinedQuad) +
-                       pad(c.hidden_size) * sizeof(float));
+                       refined_quads(widest(c)) * sizeof(RefinedQuad) + pad(c.hidden_size) * sizeof(float));
     }
 };
 

@@ -250,8 +250,8 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
         // Corrections of whole rows lie behind the scratch of the chunks.
         void* correction = &scratch + 1;
         compute_corrections<Packed::kKind>(a, 0, rows, 0, row_blocks, correction);
-        const RowTile all{
-            a.q8, a.scale, a.refined, correction, a.cols, row_blocks, refinements, row_blocks * Packed::kKind.scales};
+        const RowTile all{a.q8,   a.scale,    a.refined,   correction,
+                          a.cols, row_blocks, refinements, row_blocks * Packed::kKind.scales};
         for (int64_t g = group_begin; g < group_end; ++g) {
             const int64_t left = w.rows() - g * kGroupRows;
             const int outputs = static_cast<int>(left < kGroupRows ? left : kGroupRows);

@@ -100,8 +100,7 @@ class PackedSource {
             const Bytes code = load_bytes(p + 64 * vector);
             return kUnsigned8 ? bit_xor(code, set_bytes(0x80)) : code;
         } else if constexpr (kLayout.code_bits < 4) {
-            const Bytes low =
-                bit_and(shift_right(load_bytes(p + vector / 4 * 64), 2 * (vector % 4)), set_bytes(3));
+            const Bytes low = bit_and(shift_right(load_bytes(p + vector / 4 * 64), 2 * (vector % 4)), set_bytes(3));
             if constexpr (kLayout.code_bits == 2) return low;
             return bit_or(low, shift<2>(bit_and(shift_right(load_bytes(p + 128), vector), set_bytes(1))));
         } else {
@@ -181,9 +180,7 @@ class UnpackedSource {
         other.block_ += blocks;
         return other;
     }
-    Bytes codes(int vector, int part) const {
-        return load_bytes(chunk_->codes[block_][vector] + part * kPartBytes);
-    }
+    Bytes codes(int vector, int part) const { return load_bytes(chunk_->codes[block_][vector] + part * kPartBytes); }
     F32 scale(int sub, int part) const { return load(chunk_->scale[block_][sub] + part * kLanes); }
     F32 min(int sub, int part) const { return load(chunk_->min[block_][sub] + part * kLanes); }
 

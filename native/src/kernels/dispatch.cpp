@@ -18,11 +18,11 @@
     void fill_attention(KernelTable&);   \
     void fill_sampling(KernelTable&);    \
     }
-#define LPX_KERNEL_SET(isa)                                                                  \
-    {                                                                                        \
-        #isa, {                                                                              \
+#define LPX_KERNEL_SET(isa)                                                                                      \
+    {                                                                                                            \
+        #isa, {                                                                                                  \
             isa::fill_matrix, isa::fill_quantize, isa::fill_elementwise, isa::fill_attention, isa::fill_sampling \
-        }                                                                                    \
+        }                                                                                                        \
     }
 
 namespace lpx {

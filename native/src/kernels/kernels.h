@@ -24,11 +24,11 @@ static inline int64_t refined_quads(int64_t cols) {
 
 // Rows of activations, in the forms that matrix kernels read. Caller owns the buffers.
 struct Activations {
-    int64_t cols = 0;         // padded to a multiple of 32, padding zero
-    const float* f32 = nullptr;     // [rows][cols], always there
-    const int8_t* q8 = nullptr;     // [rows][cols], value = q8 * scale of its block, |q8| <= 127
-    const float* scale = nullptr;   // [rows][cols / 32]
-    const int16_t* sum = nullptr;   // [rows][cols / 16], sums of 16 q8 each
+    int64_t cols = 0;                      // padded to a multiple of 32, padding zero
+    const float* f32 = nullptr;            // [rows][cols], always there
+    const int8_t* q8 = nullptr;            // [rows][cols], value = q8 * scale of its block, |q8| <= 127
+    const float* scale = nullptr;          // [rows][cols / 32]
+    const int16_t* sum = nullptr;          // [rows][cols / 16], sums of 16 q8 each
     const RefinedQuad* refined = nullptr;  // [rows][refined_quads(cols)]
 };
 
@@ -64,11 +64,11 @@ struct KernelTable {
 
     // --- elementwise.cpp ---
     void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* out) = nullptr;  // one row
-    void (*add)(float* x, const float* y, int64_t n) = nullptr;                        // x += y
-    void (*scale)(float* x, float factor, int64_t n) = nullptr;                        // x *= factor
+    void (*add)(float* x, const float* y, int64_t n) = nullptr;                                         // x += y
+    void (*scale)(float* x, float factor, int64_t n) = nullptr;                                         // x *= factor
     void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out) = nullptr;       // silu(gate) * up
     void (*gelu_tanh_mul)(const float* gate, const float* up, int64_t n, float* out) = nullptr;  // gelu(gate) * up
-    void (*softcap)(float* x, float cap, int64_t n) = nullptr;                         // cap * tanh(x / cap)
+    void (*softcap)(float* x, float cap, int64_t n) = nullptr;                                   // cap * tanh(x / cap)
     // Rotates pairs (j, j + half) of one head in place; cos and sin have `half` values.
     void (*rotate)(float* head, const float* cos, const float* sin, int64_t half) = nullptr;
 

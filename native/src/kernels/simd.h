@@ -21,17 +21,39 @@ inline constexpr int kLanes = 16;
 struct F32 {
     __m512 v;
 };
-inline F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline void store(float* p, F32 a) { _mm512_storeu_ps(p, a.v); }
-inline F32 set1(float x) { return {_mm512_set1_ps(x)}; }
-inline F32 zero() { return {_mm512_setzero_ps()}; }
-inline F32 add(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
-inline F32 sub(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
-inline F32 mul(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
-inline F32 div(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
-inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-inline F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
-inline F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F32 load(const float* p) {
+    return {_mm512_loadu_ps(p)};
+}
+inline void store(float* p, F32 a) {
+    _mm512_storeu_ps(p, a.v);
+}
+inline F32 set1(float x) {
+    return {_mm512_set1_ps(x)};
+}
+inline F32 zero() {
+    return {_mm512_setzero_ps()};
+}
+inline F32 add(F32 a, F32 b) {
+    return {_mm512_add_ps(a.v, b.v)};
+}
+inline F32 sub(F32 a, F32 b) {
+    return {_mm512_sub_ps(a.v, b.v)};
+}
+inline F32 mul(F32 a, F32 b) {
+    return {_mm512_mul_ps(a.v, b.v)};
+}
+inline F32 div(F32 a, F32 b) {
+    return {_mm512_div_ps(a.v, b.v)};
+}
+inline F32 fma(F32 a, F32 b, F32 c) {
+    return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
+inline F32 max(F32 a, F32 b) {
+    return {_mm512_max_ps(a.v, b.v)};
+}
+inline F32 min(F32 a, F32 b) {
+    return {_mm512_min_ps(a.v, b.v)};
+}
 inline F32 load_f16(const uint16_t* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
@@ -50,17 +72,39 @@ inline constexpr int kLanes = 8;
 struct F32 {
     __m256 v;
 };
-inline F32 load(const float* p) { return {_mm256_loadu_ps(p)}; }
-inline void store(float* p, F32 a) { _mm256_storeu_ps(p, a.v); }
-inline F32 set1(float x) { return {_mm256_set1_ps(x)}; }
-inline F32 zero() { return {_mm256_setzero_ps()}; }
-inline F32 add(F32 a, F32 b) { return {_mm256_add_ps(a.v, b.v)}; }
-inline F32 sub(F32 a, F32 b) { return {_mm256_sub_ps(a.v, b.v)}; }
-inline F32 mul(F32 a, F32 b) { return {_mm256_mul_ps(a.v, b.v)}; }
-inline F32 div(F32 a, F32 b) { return {_mm256_div_ps(a.v, b.v)}; }
-inline F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
-inline F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }
-inline F32 min(F32 a, F32 b) { return {_mm256_min_ps(a.v, b.v)}; }
+inline F32 load(const float* p) {
+    return {_mm256_loadu_ps(p)};
+}
+inline void store(float* p, F32 a) {
+    _mm256_storeu_ps(p, a.v);
+}
+inline F32 set1(float x) {
+    return {_mm256_set1_ps(x)};
+}
+inline F32 zero() {
+    return {_mm256_setzero_ps()};
+}
+inline F32 add(F32 a, F32 b) {
+    return {_mm256_add_ps(a.v, b.v)};
+}
+inline F32 sub(F32 a, F32 b) {
+    return {_mm256_sub_ps(a.v, b.v)};
+}
+inline F32 mul(F32 a, F32 b) {
+    return {_mm256_mul_ps(a.v, b.v)};
+}
+inline F32 div(F32 a, F32 b) {
+    return {_mm256_div_ps(a.v, b.v)};
+}
+inline F32 fma(F32 a, F32 b, F32 c) {
+    return {_mm256_fmadd_ps(a.v, b.v, c.v)};
+}
+inline F32 max(F32 a, F32 b) {
+    return {_mm256_max_ps(a.v, b.v)};
+}
+inline F32 min(F32 a, F32 b) {
+    return {_mm256_min_ps(a.v, b.v)};
+}
 inline F32 load_f16(const uint16_t* p) {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
@@ -86,14 +130,30 @@ inline F32 load(const float* p) {
     std::memcpy(&a.v, p, sizeof a.v);
     return a;
 }
-inline void store(float* p, F32 a) { std::memcpy(p, &a.v, sizeof a.v); }
-inline F32 set1(float x) { return {Float8{x, x, x, x, x, x, x, x}}; }
-inline F32 zero() { return set1(0.0f); }
-inline F32 add(F32 a, F32 b) { return {a.v + b.v}; }
-inline F32 sub(F32 a, F32 b) { return {a.v - b.v}; }
-inline F32 mul(F32 a, F32 b) { return {a.v * b.v}; }
-inline F32 div(F32 a, F32 b) { return {a.v / b.v}; }
-inline F32 fma(F32 a, F32 b, F32 c) { return {a.v * b.v + c.v}; }
+inline void store(float* p, F32 a) {
+    std::memcpy(p, &a.v, sizeof a.v);
+}
+inline F32 set1(float x) {
+    return {Float8{x, x, x, x, x, x, x, x}};
+}
+inline F32 zero() {
+    return set1(0.0f);
+}
+inline F32 add(F32 a, F32 b) {
+    return {a.v + b.v};
+}
+inline F32 sub(F32 a, F32 b) {
+    return {a.v - b.v};
+}
+inline F32 mul(F32 a, F32 b) {
+    return {a.v * b.v};
+}
+inline F32 div(F32 a, F32 b) {
+    return {a.v / b.v};
+}
+inline F32 fma(F32 a, F32 b, F32 c) {
+    return {a.v * b.v + c.v};
+}
 inline F32 max(F32 a, F32 b) {
     F32 r;
     for (int i = 0; i < kLanes; ++i) r.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];

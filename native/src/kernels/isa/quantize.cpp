@@ -144,6 +144,8 @@ void quantize_rows(const float* x, int64_t rows, int64_t cols, const QuantizedRo
 
 }  // namespace
 
-void fill_quantize(KernelTable& table) { table.quantize_rows = quantize_rows; }
+void fill_quantize(KernelTable& table) {
+    table.quantize_rows = quantize_rows;
+}
 
 }  // namespace lpx::LPX_ISA_NS
