@@ -127,16 +127,17 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """How the answer is sampled and when it ends. The default is greedy: the same question gets the same answer."""
+    """How the answer is sampled and when it ends.
 
-    temperature: Annotated[float, _sampling("--temperature", "--temp", help="0 is greedy.")] = 0.0
-    top_p: Annotated[float, _sampling("--top-p", help="Nucleus; 1 is off.")] = 1.0
+    Small models fall into endless repetition when they are greedy, so the default samples a little, and has an end.
+    """
+
+    temperature: Annotated[float, _sampling("--temperature", "--temp", help="0 is greedy.")] = 0.7
+    top_p: Annotated[float, _sampling("--top-p", help="Nucleus; 1 is off.")] = 0.95
     top_k: Annotated[int, _sampling("--top-k", help="Likeliest tokens kept; 0 is off.")] = 0
     min_p: Annotated[float, _sampling("--min-p", help="Least probability relative to the likeliest; 0 is off.")] = 0.0
     seed: Annotated[int | None, _sampling("--seed", help="The same seed gives the same text.")] = None
-    max_tokens: Annotated[
-        int | None, _sampling("--max-tokens", "-n", help="Longest answer in tokens. Default: up to the context.")
-    ] = None
+    max_tokens: Annotated[int, _sampling("--max-tokens", "-n", help="Longest answer in tokens.")] = 1024
     min_tokens: Annotated[int, _sampling("--min-tokens", help="Shortest answer in tokens.")] = 0
     stop: Annotated[list[str] | None, _sampling("--stop", help="End before this text; may be given several times.")] = (
         None
