@@ -40,9 +40,12 @@ class Worker:
     def measure(self, op, **arguments):
         """(reply, Usage) of one command; raises WorkerError."""
         busy, own, started = machine_busy_seconds(), self._own_seconds(), time.perf_counter()
-        self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        try:
+            self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
         seconds = time.perf_counter() - started
         if not line:
             raise WorkerError(f"the {self.name} worker ended with exit code {self._process.wait()}")
