@@ -65,11 +65,35 @@ def test_links_out_of_the_folder_are_not_listed(tmp_path):
 
 
 def test_spoilt_manifest_does_not_hide_the_model(tmp_path):
-    for name, text in {"a": "{", "b": "[]", "c": '{"licence": 3, "file": "other.gguf"}'}.items():
+    for name, text in {"a": "{", "b": "[]", "c": '{"licence": 3, "file": "x.gguf"}'}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.gguf").write_bytes(b"1")
         (tmp_path / name / "manifest.json").write_text(text)
     assert [(model.name, model.licence) for model in list_models(tmp_path)] == [("a", None), ("b", None), ("c", None)]
+
+
+def test_manifest_describes_only_its_own_file(tmp_path):
+    folder = tmp_path / "m"
+    folder.mkdir()
+    for name in ("a.gguf", "b.gguf"):
+        (folder / name).write_bytes(b"1")
+    (folder / "manifest.json").write_text(json.dumps({"file": "a.gguf", "licence": "MIT"}))
+    assert {model.name: model.licence for model in list_models(tmp_path)} == {"m/a.gguf": "MIT", "m/b.gguf": None}
+
+
+def test_split_model_is_one_model(tmp_path):
+    for folder in (tmp_path, tmp_path / "big"):
+        folder.mkdir(exist_ok=True)
+        for number in (1, 2, 3):
+            (folder / f"big-0000{number}-of-00003.gguf").write_bytes(b"12")
+    shown = {model.name: (model.path.name, model.file_bytes) for model in list_models(tmp_path)}
+    first = "big-00001-of-00003.gguf"
+    assert shown == {"big": (first, 6), first.removesuffix(".gguf"): (first, 6)}
+
+
+def test_link_to_nothing_is_no_model(tmp_path):
+    (tmp_path / "gone.gguf").symlink_to(tmp_path / "nothing.gguf")
+    assert list_models(tmp_path) == []
 
 
 def test_a_model_is_found_by_its_name(tmp_path):

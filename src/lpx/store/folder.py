@@ -7,10 +7,13 @@ unfinished pulls).
 
 from __future__ import annotations
 
+import glob
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from lpx.model.gguf_shards import is_later_shard
 
 MANIFEST = "manifest.json"
 
@@ -42,8 +45,8 @@ def list_models(folder: Path) -> list[StoredModel]:
             continue
         if entry.is_dir():
             found += _models_in(entry)
-        elif entry.suffix == ".gguf":
-            found.append(StoredModel(entry.stem, entry, "gguf", entry.stat().st_size))
+        elif _is_model_file(entry):
+            found.append(StoredModel(entry.stem, entry, "gguf", _gguf_bytes(entry)))
     return found
 
 
@@ -53,17 +56,17 @@ def find_stored(name: str, folder: Path) -> StoredModel | None:
 
 
 def _models_in(directory: Path) -> list[StoredModel]:
-    files = sorted(directory.glob("*.gguf"))
+    files = sorted(file for file in directory.glob("*.gguf") if _is_model_file(file))
     if files:
         manifest = _read_manifest(directory)
-        several = len(files) > 1
+        described = manifest.pop("file", None)
         return [
             StoredModel(
-                name=f"{directory.name}/{file.name}" if several else directory.name,
+                name=directory.name if len(files) == 1 else f"{directory.name}/{file.name}",
                 path=file,
                 format="gguf",
-                file_bytes=file.stat().st_size,
-                **(manifest if manifest.pop("file", file.name) == file.name else {}),
+                file_bytes=_gguf_bytes(file),
+                **(manifest if described == file.name else {}),
             )
             for file in files
         ]
@@ -71,6 +74,19 @@ def _models_in(directory: Path) -> list[StoredModel]:
     if weights and (directory / "config.json").exists():
         return [StoredModel(directory.name, directory, "safetensors", sum(file.stat().st_size for file in weights))]
     return []
+
+
+def _is_model_file(file: Path) -> bool:
+    return file.suffix == ".gguf" and file.is_file() and not is_later_shard(file)
+
+
+def _gguf_bytes(file: Path) -> int:
+    """Size of a model, with all its parts when it is split."""
+    first = "-00001-of-"
+    if first not in file.name:
+        return file.stat().st_size
+    stem, count = file.name.rsplit(first, 1)
+    return sum(part.stat().st_size for part in file.parent.glob(f"{glob.escape(stem)}-?????-of-{count}"))
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:
