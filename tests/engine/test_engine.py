@@ -351,3 +351,12 @@ def test_chat_needs_a_template(make_engine: MakeEngine) -> None:
     with pytest.raises(ChatTemplateError, match="--chat-template"):
         engine.encode_chat([{"role": "user", "content": "hi"}])
     assert text_of(complete(engine, "plain completion still works", max_tokens=2))
+
+
+def test_text_that_no_tokens_could_shorten_enough_is_refused_before_it_is_split(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(max_model_len=64)
+    monkeypatch.setattr(engine.tokenizer, "encode", lambda text: pytest.fail("the text was split"))
+    with pytest.raises(ContextLengthError, match=r"the prompt has 100000 characters.*the context holds 64 tokens"):
+        engine.encode_prompt("x" * 100_000)

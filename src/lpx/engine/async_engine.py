@@ -254,7 +254,7 @@ class AsyncEngine:
         """`shutdown` for callers outside an event loop."""
         with self._lock:
             self._stopping = True
-        self._encoders.shutdown(wait=False)
+        self._encoders.shutdown(wait=False, cancel_futures=True)
         if drain:
             self._commands.put(lambda: None)  # wakes a sleeping thread
             self._thread.join(timeout)

@@ -16,7 +16,7 @@ from lpx.engine.detokenizer import Detokenizer
 from lpx.engine.request_checks import check_length, check_params_ids, checked_prompt_ids
 from lpx.engine.sampling_params import SamplingParams, choice_seed
 from lpx.engine.sequence import Request, Sequence
-from lpx.errors import ChatTemplateError, InvalidRequestError
+from lpx.errors import ChatTemplateError, ContextLengthError, InvalidRequestError
 from lpx.runtime.step import SequenceInput
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from lpx.model.tokenizer import Tokenizer
 
 Prompt = str | SequenceOf[int]
+
+_SURELY_FITTING = 4  # characters per token of context below which no text is measured
+_NORMALIZED_AWAY = 4  # how much shorter a normalizer may make text, at most
 
 
 class RequestIntake:
@@ -49,12 +52,28 @@ class RequestIntake:
         self._seed = seed
         self._seeds_drawn = itertools.count(1)
         self._ids = itertools.count(1)
+        self._longest_token: int | None = None  # bytes; found when a text is long enough to ask
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a plain prompt, with the begin-of-sequence token if the model wants one."""
         if not isinstance(text, str):
             raise InvalidRequestError(f"prompt must be text or token ids, not {type(text).__name__}", param="prompt")
+        self._check_text_length(text)
         return self.tokenizer.encode(text)
+
+    def _check_text_length(self, text: str) -> None:
+        """Refuse text that no split into tokens could make short enough, before megabytes of it are split."""
+        size = len(text)  # characters: no more than bytes
+        if size <= _SURELY_FITTING * self.max_model_len:
+            return
+        if self._longest_token is None:
+            self._longest_token = max(len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size))
+        least = size // (self._longest_token * _NORMALIZED_AWAY)
+        if least >= self.max_model_len:
+            raise ContextLengthError(
+                f"the prompt has {size} characters, which are more than {least} tokens, but the context holds "
+                f"{self.max_model_len} tokens of prompt and output together: shorten it or raise --max-model-len"
+            )
 
     def encode_chat(
         self,

@@ -41,7 +41,10 @@ async def completions(request: Request) -> Response:
     params = wanted.sampling_params(
         max_tokens=wanted.token_limit, n=wanted.choices, logprobs=wanted.logprobs, prompt_logprobs=prompt_logprobs
     )
-    prompts = [await engine.encode_prompt(prompt) if isinstance(prompt, str) else prompt for prompt in wanted.prompts]
+    prompts = []
+    for given in wanted.prompts:  # the first one that cannot run ends the request before the others are encoded
+        prompts.append(await engine.encode_prompt(given) if isinstance(given, str) else given)
+        engine.validate(prompts[-1], params)
     call = service.call(request, "cmpl", wanted.streams)
     generation = Generation.start(engine, prompts, params, call.id)
     answer = _Answer(wanted, prompts, engine, generation)
