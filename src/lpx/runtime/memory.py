@@ -93,9 +93,9 @@ def plan_memory(files: ModelFiles, options: RuntimeOptions, *, available: int | 
     if plan.total_bytes > available:
         raise MemoryLimitError(
             f"{files.name} needs {_mib(plan.total_bytes)}: weights {_mib(weights)}, KV cache {_mib(plan.kv_bytes)} "
-            f"({num_blocks} blocks of {block_size} tokens), work buffers {_mib(work)}; only {_mib(available)} can be "
-            "had. Lower --kv-cache-memory, --max-model-len or --max-num-batched-tokens, or take a smaller or more "
-            "strongly quantized model"
+            f"({num_blocks} blocks of {block_size} tokens), work buffers {_mib(work)} "
+            f"for {threads} threads; only {_mib(available)} can be had. Lower --kv-cache-memory, --max-model-len, "
+            "--max-num-batched-tokens or --threads, or take a smaller or more strongly quantized model"
         )
     return plan
 
