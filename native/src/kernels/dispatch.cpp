@@ -27,10 +27,17 @@
 
 namespace lpx {
 
-#if defined(__x86_64__)
+// LPX_WITH_*: what the build was configured with (CMakeLists.txt).
+#if LPX_WITH_avx512bf16
 LPX_DECLARE_KERNELS(avx512bf16)
+#endif
+#if LPX_WITH_avx512vnni
 LPX_DECLARE_KERNELS(avx512vnni)
+#endif
+#if LPX_WITH_avx2vnni
 LPX_DECLARE_KERNELS(avx2vnni)
+#endif
+#if LPX_WITH_avx2
 LPX_DECLARE_KERNELS(avx2)
 #endif
 LPX_DECLARE_KERNELS(portable)
@@ -44,8 +51,17 @@ struct KernelSet {
 
 // Best first.
 constexpr KernelSet kKernelSets[] = {
-#if defined(__x86_64__)
-    LPX_KERNEL_SET(avx512bf16), LPX_KERNEL_SET(avx512vnni), LPX_KERNEL_SET(avx2vnni), LPX_KERNEL_SET(avx2),
+#if LPX_WITH_avx512bf16
+    LPX_KERNEL_SET(avx512bf16),
+#endif
+#if LPX_WITH_avx512vnni
+    LPX_KERNEL_SET(avx512vnni),
+#endif
+#if LPX_WITH_avx2vnni
+    LPX_KERNEL_SET(avx2vnni),
+#endif
+#if LPX_WITH_avx2
+    LPX_KERNEL_SET(avx2),
 #endif
     LPX_KERNEL_SET(portable),
 };
