@@ -75,3 +75,9 @@ def test_divisors_are_checked() -> None:
     for factors in ([1.0] * 3, [1.0, 0.0, 1.0, 1.0], [1.0, math.nan, 1.0, 1.0], [1.0, -1.0, 1.0, 1.0]):
         with pytest.raises(ModelFileError, match="the factors"):
             rotary.divide(plain, factors, "the factors")
+
+
+def test_an_odd_number_of_rotated_dimensions_is_refused() -> None:
+    for scaled in (rotary.frequencies, lambda base, dim: rotary.yarn(base, dim, 4.0, 128)):
+        with pytest.raises(ModelFileError, match="rotary embedding of 5 dimensions"):
+            scaled(10_000.0, 5)

@@ -19,7 +19,9 @@ Frequencies = NDArray[np.float64]
 
 
 def frequencies(base: float, dim: int) -> Frequencies:
-    """Unscaled frequencies of `dim` rotated dimensions."""
+    """Unscaled frequencies of `dim` rotated dimensions, which come in pairs."""
+    if dim % 2:
+        raise ModelFileError(f"a rotary embedding of {dim} dimensions is not possible: they are rotated in pairs")
     return np.power(float(base), -np.arange(0, dim, 2, dtype=np.float64) / dim)
 
 
