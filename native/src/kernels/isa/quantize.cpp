@@ -3,7 +3,7 @@
 // Activations of language models have few, very large values. One of them spoils the scale of its whole block. So in
 // every kRefineBlocks blocks, the block whose scale gains most is relieved of its largest quad (4 columns): the quad is
 // split into coarse codes with a scale of their own (a RefinedQuad) and a remainder, which is coded with the rest of
-// the block. On SmolLM2 this lowers the divergence from float32 activations to a fifth, for a 32nd more dot products.
+// the block. On SmolLM2 this lowers the divergence from float32 activations to a quarter, for a 32nd more dot products.
 #include "../kernels.h"
 #include "../simd.h"
 
