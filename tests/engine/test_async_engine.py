@@ -29,12 +29,18 @@ class Gate:
         self._open = threading.Event()
         self._open.set()
         self._reached = threading.Event()
+        self._passes = 0
 
     def __call__(self, step: int) -> None:
+        if self._passes:
+            self._passes -= 1
+            return
         self._reached.set()
         assert self._open.wait(30)
 
-    def shut(self) -> None:
+    def shut(self, passes: int = 0) -> None:
+        """Hold the step after the next ``passes``; the engine thread must be idle or held if there are any."""
+        self._passes = passes
         self._reached.clear()
         self._open.clear()
 
@@ -360,9 +366,9 @@ def test_requests_of_a_dead_event_loop_end(make_engine: MakeEngine, gate: Gate) 
     kept: list[Any] = []
 
     async def leave() -> None:
+        gate.shut(passes=1)
         kept.append(server.submit("x", SamplingParams(max_tokens=None)))
         await anext(kept[0])
-        gate.shut()
         await gate.reached()
 
     asyncio.run(leave())
