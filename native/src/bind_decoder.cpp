@@ -135,6 +135,25 @@ struct BoundDecoder {
         });
     }
 
+    // Keys and values of one block, as they are kept: float16 [tokens of a block, head_dim] each, as bits.
+    nb::tuple kv_block(int64_t block, int64_t layer, int64_t kv_head) const {
+        const DecoderConfig& c = decoder.config();
+        const KvCache* const cache = decoder.kv_cache();
+        if (cache == nullptr || block < 0 || block >= cache->blocks() || layer < 0 || layer >= std::ssize(c.layers) ||
+            kv_head < 0 || kv_head >= c.num_kv_heads)
+            throw std::invalid_argument("no such KV block, layer or KV head");
+        const uint16_t* const keys = cache->at(layer, kv_head) + block * cache->block_pitch();
+        const uint16_t* const values = keys + c.head_dim * kKvBlock;
+        const std::initializer_list<size_t> shape = {static_cast<size_t>(kKvBlock), static_cast<size_t>(c.head_dim)};
+        const auto rows = [&](const uint16_t* from, int64_t token_stride, int64_t dim_stride) {
+            return new_array<uint16_t>(shape, [&](uint16_t* out) {
+                for (int64_t t = 0; t < kKvBlock; ++t)
+                    for (int64_t d = 0; d < c.head_dim; ++d) *out++ = from[t * token_stride + d * dim_stride];
+            });
+        };
+        return nb::make_tuple(rows(keys, 1, kKvBlock), rows(values, padded_head_dim(c.head_dim), 1));
+    }
+
     nb::dict profile() const {
         nb::dict result;
         const auto nanoseconds = decoder.profile();
@@ -262,6 +281,7 @@ void bind_decoder(nb::module_& m) {
              "numbers"_a, "top_k"_a, "seeds"_a, "ids"_a, "ids_begin"_a, "bias_values"_a)
         .def("logits", &BoundDecoder::logits, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
              "table_begin"_a, "logit_rows"_a)
+        .def("kv_block", &BoundDecoder::kv_block, "block"_a, "layer"_a, "kv_head"_a)
         .def_prop_ro("isa", [](const BoundDecoder& d) { return d.decoder.kernels().isa; })
         .def_prop_ro("weight_bytes", [](BoundDecoder& d) { return d.decoder.weights().bytes(); })
         .def_prop_ro("bytes_per_row_step", [](BoundDecoder& d) { return d.decoder.weights().bytes_per_row_step(); })

@@ -44,6 +44,7 @@ class Decoder {
     // positions or blocks out of range, before anything is written.
     void step(const StepInput& input, LogitSink& sink);
 
+    const KvCache* kv_cache() const { return cache_.get(); }  // null before finish()
     size_t kv_bytes() const { return cache_ ? cache_->bytes() : 0; }
     // Bytes of work buffers, a function of the numbers alone: known before anything is loaded.
     static size_t work_bytes(const DecoderConfig& config, const DecoderLimits& limits, int threads);

@@ -108,6 +108,7 @@ class Decoder:
         ids_begin: _Int32s,
         bias_values: _Floats,
     ) -> _SamplingResults: ...
+    def kv_block(self, block: int, layer: int, kv_head: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]: ...
     def logits(
         self,
         token_ids: _Int32s,

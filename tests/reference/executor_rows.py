@@ -57,6 +57,22 @@ def blocks_for(executor, tokens, first=0, stride=1):
     return table
 
 
+def stored_kv(executor, config, block_table, tokens):
+    """Per layer, the keys and values [tokens, KV heads, head size] that the cache holds of a sequence."""
+    heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+    blocks = block_table[: -(-tokens // executor.info.block_size)]
+
+    def of_layer(layer):
+        kv = [[executor._decoder.kv_block(b, layer, head) for b in blocks] for head in range(heads)]
+        return tuple(
+            np.stack([np.concatenate([block[i] for block in of_head]) for of_head in kv], axis=1)
+            .view(np.float16)[:tokens]
+            for i in range(2)
+        )  # fmt: skip
+
+    return [of_layer(layer) for layer in range(config["num_hidden_layers"])]
+
+
 def prompt_log_probs(executor, vocab_size, token_ids, chunk=None):
     """[tokens, vocab] of one prompt, `chunk` tokens a step (default: all)."""
     stream = Stream(vocab_size, blocks_for(executor, len(token_ids)))

@@ -39,8 +39,10 @@ class ReferenceModel:
     """Full forward passes of one model.
 
     `weights` has Hugging Face names. `kv_dtype=np.float16` rounds keys (after rotation) and values as a float16 cache
-    does, so that what is left is arithmetic. `sequence_length` fixes what length-dependent rotary scaling sees
-    (default: the prompt's own length).
+    does, so that what is left is arithmetic; a value next to a rounding boundary may still land on either side of it,
+    so `stored`, the [tokens, heads, width] keys and values of each layer that the cache under test holds, is taken
+    instead, once every value proved to be a correct rounding. `sequence_length` fixes what length-dependent rotary
+    scaling sees (default: the prompt's own length).
     """
 
     def __init__(self, config, weights, dtype=np.float64, kv_dtype=None, sequence_length=None):
@@ -64,8 +66,9 @@ class ReferenceModel:
         # Published activations: silu, but for Gemma the tanh approximation of gelu.
         self.activation = gelu_tanh if self.gemma else silu
 
-    def logits(self, token_ids):
+    def logits(self, token_ids, stored=None):
         """[tokens, vocab] of every position of one prompt."""
+        self._stored = stored
         ids = np.asarray(token_ids)
         embedding = self.weights["model.embed_tokens.weight"]
         x = embedding[ids]
@@ -78,8 +81,19 @@ class ReferenceModel:
         cap = self.config.get("final_logit_softcapping") if self.gemma else None
         return cap * np.tanh(logits / cap) if cap else logits
 
-    def log_probs(self, token_ids):
-        return log_softmax(self.logits(token_ids))
+    def log_probs(self, token_ids, stored=None):
+        return log_softmax(self.logits(token_ids, stored))
+
+    def _kept(self, x, stored):
+        """Keys or values as the cache keeps them."""
+        rounded = x.astype(self.kv_dtype).astype(self.dtype)
+        if stored is None:
+            return rounded
+        stored = stored.astype(self.dtype)
+        half_step = np.spacing(np.maximum(np.abs(rounded), np.abs(stored)).astype(self.kv_dtype)).astype(self.dtype) / 2
+        excess = np.abs(stored - x) - half_step
+        assert excess.max() < 1e-5 * np.abs(x).max(), "the cache holds something else than the rounded key or value"
+        return stored
 
     def _norm(self, x, name):
         weight = self.weights[name]
@@ -128,7 +142,8 @@ class ReferenceModel:
         freq, factor = self._rotary(layer, tokens)
         q, k = rotate_half_split(q, positions, freq, factor), rotate_half_split(k, positions, freq, factor)
         if self.kv_dtype is not None:
-            k, v = k.astype(self.kv_dtype).astype(self.dtype), v.astype(self.kv_dtype).astype(self.dtype)
+            stored_k, stored_v = self._stored[layer] if self._stored is not None else (None, None)
+            k, v = self._kept(k, stored_k), self._kept(v, stored_v)
         group = self.heads // self.kv_heads
         cap = self.config.get("attn_logit_softcapping") if self.kind == "gemma2" else None
         window = self._window(layer)
