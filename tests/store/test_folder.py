@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from lpx.model.files import resolve_model
 from lpx.store import find_stored, list_models, models_dir
 
 
@@ -53,6 +54,20 @@ def test_every_kind_of_model_is_listed_once(tmp_path):
     }
 
 
+def test_file_beside_a_pulled_model_does_not_take_its_name(tmp_path):
+    folder = tmp_path / "pulled"
+    folder.mkdir()
+    (folder / "file.gguf").write_bytes(b"123")
+    (folder / "manifest.json").write_text(json.dumps({"file": "file.gguf", "licence": "MIT"}))
+    (folder / "another.gguf").write_bytes(b"1")
+    assert {model.name: model.path for model in list_models(tmp_path)} == {
+        "pulled": folder / "file.gguf",
+        "pulled/another.gguf": folder / "another.gguf",
+    }
+    assert resolve_model("pulled", tmp_path) == folder / "file.gguf"
+    assert resolve_model("pulled/another.gguf", tmp_path) == folder / "another.gguf"
+
+
 def test_links_out_of_the_folder_are_not_listed(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -78,7 +93,7 @@ def test_manifest_describes_only_its_own_file(tmp_path):
     for name in ("a.gguf", "b.gguf"):
         (folder / name).write_bytes(b"1")
     (folder / "manifest.json").write_text(json.dumps({"file": "a.gguf", "licence": "MIT"}))
-    assert {model.name: model.licence for model in list_models(tmp_path)} == {"m/a.gguf": "MIT", "m/b.gguf": None}
+    assert {model.name: model.licence for model in list_models(tmp_path)} == {"m": "MIT", "m/b.gguf": None}
 
 
 def test_split_model_is_one_model(tmp_path):

@@ -24,6 +24,7 @@ def load_engine(options: EngineOptions, progress: Callable[[int, int], None] | N
     from lpx.model.models_dir import models_dir
     from lpx.model.tokenizer import load_tokenizer
     from lpx.runtime.cpu.executor import CpuExecutor
+    from lpx.runtime.memory import plan_memory
     from lpx.runtime.options import RuntimeOptions
 
     path = resolve_model(options.model, models_dir(options.models_dir))
@@ -35,21 +36,19 @@ def load_engine(options: EngineOptions, progress: Callable[[int, int], None] | N
                 f"max_model_len {options.max_model_len} is more than the {max_position} positions that the model "
                 f"{files.name!r} was made for"
             )
+        runtime_options = RuntimeOptions(
+            threads=options.threads,
+            isa=options.isa,
+            quantization=options.quantization,
+            kv_cache_memory=options.kv_cache_memory,
+            max_model_len=options.max_model_len,
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+        )
+        plan = plan_memory(files, runtime_options)  # refuses in milliseconds; a large tokenizer takes a second
         tokenizer = load_tokenizer(files, pre_tokenizer=options.tokenizer_pre)
         chat_template = _load_chat_template(files, tokenizer, options.chat_template)
-        executor = CpuExecutor.load(
-            files,
-            RuntimeOptions(
-                threads=options.threads,
-                isa=options.isa,
-                quantization=options.quantization,
-                kv_cache_memory=options.kv_cache_memory,
-                max_model_len=options.max_model_len,
-                max_num_seqs=options.max_num_seqs,
-                max_num_batched_tokens=options.max_num_batched_tokens,
-            ),
-            progress,
-        )
+        executor = CpuExecutor.load(files, runtime_options, progress, plan=plan)
         try:
             return Engine(
                 executor,

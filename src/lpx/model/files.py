@@ -23,6 +23,7 @@ from lpx.model.gguf_tokenizer import tokenizer_from_gguf
 from lpx.model.hf_config import config_from_hf
 from lpx.model.hf_folder import HfFolder
 from lpx.model.mapped_file import MappedFile, StoredTensor
+from lpx.model.models_dir import read_manifest
 from lpx.model.safetensors_reader import read_shards
 from lpx.model.tokenizer_source import TokenizerSource
 from lpx.model.weight_names import WeightMap, WeightRule, map_weights
@@ -69,6 +70,10 @@ def _model_at(path: Path) -> Path:
     if len(models) == 1:
         return models[0]
     if models:
+        described = read_manifest(path).get("file")
+        for model in models:
+            if model.name == described:  # what was pulled under this name; files put beside it do not change that
+                return model
         raise ModelNotFoundError(
             f"{path}: {len(models)} GGUF models are in this folder ({', '.join(m.name for m in models[:4])}); name one"
         )

@@ -129,7 +129,9 @@ def parse_json_object(body: bytes, max_depth: int) -> dict[str, Any]:
         where = f"line {exc.lineno} column {exc.colno}"
         raise HttpError(400, f"The body is not valid JSON: {exc.msg} at {where}.", code="invalid_json") from None
     except (ValueError, RecursionError):  # an integer of thousands of digits; nesting beyond the interpreter's own
-        raise HttpError(400, "The body is not valid JSON: a number or the nesting is too long.") from None
+        raise HttpError(
+            400, "The body is not valid JSON: a number or the nesting is too long.", code="invalid_json"
+        ) from None
     if not isinstance(value, dict):
         raise HttpError(400, "The body must be a JSON object.", code="invalid_json")
     checked: dict[str, Any] = _without_lone_surrogates(value) if _SURROGATE_ESCAPE.search(text) else value

@@ -24,8 +24,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from lpx.errors import DownloadError
+from lpx.model.models_dir import MANIFEST
 from lpx.store.catalog import CatalogEntry, catalog_entry
-from lpx.store.folder import MANIFEST
 
 PullProgress = Callable[[str, int, int], None]
 """Called with the phase ("waiting", "downloading", "unpacking"), the bytes done and the bytes in all."""

@@ -8,14 +8,11 @@ unfinished pulls).
 from __future__ import annotations
 
 import glob
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lpx.model.gguf_shards import is_later_shard
-
-MANIFEST = "manifest.json"
+from lpx.model.models_dir import read_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +55,11 @@ def find_stored(name: str, folder: Path) -> StoredModel | None:
 def _models_in(directory: Path) -> list[StoredModel]:
     files = sorted(file for file in directory.glob("*.gguf") if _is_model_file(file))
     if files:
-        manifest = _read_manifest(directory)
+        manifest = read_manifest(directory)
         described = manifest.pop("file", None)
         return [
             StoredModel(
-                name=directory.name if len(files) == 1 else f"{directory.name}/{file.name}",
+                name=directory.name if len(files) == 1 or file.name == described else f"{directory.name}/{file.name}",
                 path=file,
                 format="gguf",
                 file_bytes=_gguf_bytes(file),
@@ -87,15 +84,3 @@ def _gguf_bytes(file: Path) -> int:
         return file.stat().st_size
     stem, count = file.name.rsplit(first, 1)
     return sum(part.stat().st_size for part in file.parent.glob(f"{glob.escape(stem)}-?????-of-{count}"))
-
-
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    """What the manifest says, as far as it can be read: a spoilt manifest does not hide the model beside it."""
-    try:
-        manifest = json.loads((directory / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(manifest, dict):
-        return {}
-    wanted = ("file", "licence", "source", "sha256", "created")
-    return {key: manifest[key] for key in wanted if isinstance(manifest.get(key), str)}

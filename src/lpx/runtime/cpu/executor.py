@@ -34,13 +34,14 @@ class CpuExecutor:
         files: ModelFiles,
         options: RuntimeOptions,
         progress: Callable[[int, int], None] | None = None,
+        plan: MemoryPlan | None = None,
     ) -> CpuExecutor:
-        """Plan memory, then read and pack every weight of `files`.
+        """Plan memory unless that was done (`plan`), then read and pack every weight of `files`.
 
         `progress(done, total)` is called with bytes of the file. Raises MemoryLimitError before anything is loaded,
         ConfigError for options that cannot be honoured, and ModelFileError for tensors that do not fit the model.
         """
-        plan = plan_memory(files, options)
+        plan = plan or plan_memory(files, options)
         config = files.config
         try:
             decoder = _native.Decoder(
