@@ -160,40 +160,37 @@ struct Decoder::Worker {
             const Activations input_rows = normed(w.attn_norm, needs_int8({&w.q, &w.k, &w.v}));
             end_phase(Phase::Norm);
             multiply_qkv(w, input_rows);
-            d.pool_.barrier();
-            end_phase(Phase::Qkv);
+            meet(Phase::Qkv);
 
             if (d.attention_->stores_first()) {
                 d.attention_->store_rows(layer, w, attention_rows, thread);
-                d.pool_.barrier();
+                meet(Phase::Attention);
             }
             d.attention_->attend(layer, w, attention_rows, thread);
-            d.pool_.barrier();
-            end_phase(Phase::Attention);
+            meet(Phase::Attention);
 
-            multiply(w.o, quantize(b.attended.data(), b.query, needs_int8({&w.o})), w.o_bias, b.projected.data(),
-                     b.hidden);
-            d.pool_.barrier();
-            end_phase(Phase::Output);
+            const Activations attended = quantize(b.attended.data(), b.query, needs_int8({&w.o}));
+            end_phase(Phase::Norm);
+            multiply(w.o, attended, w.o_bias, b.projected.data(), b.hidden);
+            meet(Phase::Output);
 
             add_projected(w.attn_post_norm);
             const Activations ffn_rows = normed(w.ffn_norm, needs_int8({&w.gate, &w.up}));
             end_phase(Phase::Norm);
             multiply_gate_up(w, ffn_rows);
-            d.pool_.barrier();
-            end_phase(Phase::GateUp);
+            meet(Phase::GateUp);
 
-            multiply(w.down, quantize(b.gated.data(), b.inter, needs_int8({&w.down})), {}, b.projected.data(),
-                     b.hidden);
-            d.pool_.barrier();
-            end_phase(Phase::Down);
+            const Activations gated = quantize(b.gated.data(), b.inter, needs_int8({&w.down}));
+            end_phase(Phase::Norm);
+            multiply(w.down, gated, {}, b.projected.data(), b.hidden);
+            meet(Phase::Down);
             pending_norm = &w.ffn_post_norm;
         }
         if (input.logit_rows.empty()) return;
         add_projected(*pending_norm);
-        if (!few) d.pool_.barrier();
+        if (!few) meet(Phase::Norm);
         for (int64_t first = 0; first < std::ssize(input.logit_rows); first += logit_rows(c)) {
-            if (first > 0) d.pool_.barrier();  // the sinks are done with the slice before
+            if (first > 0) meet(Phase::Sample);  // the sinks are done with the slice before
             make_logits(first, std::min(std::ssize(input.logit_rows) - first, logit_rows(c)));
         }
     }
@@ -251,7 +248,7 @@ struct Decoder::Worker {
                                    .scale = to.scale.data() + range.begin * blocks,
                                    .sum = to.sum.data() + range.begin * blocks * 2,
                                    .refined = to.refined.data() + range.begin * refined_quads(cols)});
-        if (!alone) d.pool_.barrier();
+        if (!alone) meet(Phase::Norm);
         return {.cols = cols,
                 .f32 = values,
                 .q8 = to.q8.data(),
@@ -330,17 +327,22 @@ struct Decoder::Worker {
             for (int64_t i = 0; i < count; ++i)
                 kernels.softcap(b.logits.data() + i * b.vocab + begin, c.logit_softcap, end - begin);
         }
-        d.pool_.barrier();
-        end_phase(Phase::Head);
+        meet(Phase::Head);
         for (int64_t i = thread; i < count; i += threads)
             sink.take(first + i, {b.logits.data() + i * b.vocab, static_cast<size_t>(c.vocab_size)}, thread);
         end_phase(Phase::Sample);
     }
 
+    void meet(Phase ended) {
+        end_phase(ended);
+        d.pool_.barrier();
+        end_phase(Phase::Wait);
+    }
+
     void end_phase(Phase phase) {
         if (thread != 0 || !d.profiling_) return;
         const Clock::time_point now = Clock::now();
-        d.profile_[static_cast<size_t>(phase)] += std::chrono::nanoseconds(now - phase_start).count();
+        d.add_time(phase, now - phase_start);
         phase_start = now;
     }
 };
@@ -377,7 +379,13 @@ void Decoder::step(const StepInput& input, LogitSink& sink) {
     check(input);
     if (input.rows() == 0) return;
     attention_->begin_step(input);
-    pool_.run([&](int thread) { Worker{.d = *this, .input = input, .sink = sink, .thread = thread}.run(); });
+    Clock::time_point own_end;
+    pool_.run([&](int thread) {
+        Worker worker{.d = *this, .input = input, .sink = sink, .thread = thread};
+        worker.run();
+        if (thread == 0) own_end = worker.phase_start;
+    });
+    if (profiling_) add_time(Phase::Wait, Clock::now() - own_end);
 }
 
 void Decoder::check(const StepInput& input) const {

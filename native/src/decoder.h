@@ -20,9 +20,9 @@
 
 namespace lpx {
 
-enum class Phase : uint8_t { Begin, Norm, Qkv, Attention, Output, GateUp, Down, Head, Sample, Count };
+enum class Phase : uint8_t { Begin, Norm, Qkv, Attention, Output, GateUp, Down, Head, Sample, Wait, Count };
 inline constexpr std::array<const char*, static_cast<size_t>(Phase::Count)> kPhaseNames = {
-    "begin", "norm", "qkv", "attention", "output", "gate_up", "down", "head", "sample"};
+    "begin", "norm", "qkv", "attention", "output", "gate_up", "down", "head", "sample", "wait"};
 
 // Not thread-safe: one caller at a time.
 class Decoder {
@@ -49,7 +49,8 @@ class Decoder {
     // Bytes of work buffers, a function of the numbers alone: known before anything is loaded.
     static size_t work_bytes(const DecoderConfig& config, const DecoderLimits& limits, int threads);
 
-    // Nanoseconds that thread 0 spent per phase since profiling was switched on; waiting counts for its phase.
+    // Nanoseconds that thread 0 spent per phase since profiling was switched on. Wait is what it spent at barriers and,
+    // at the end of a step, until the other threads were done.
     void set_profiling(bool on);
     std::array<int64_t, static_cast<size_t>(Phase::Count)> profile() const { return profile_; }
 
@@ -60,6 +61,9 @@ class Decoder {
     using Clock = std::chrono::steady_clock;
 
     void check(const StepInput& input) const;
+    void add_time(Phase phase, Clock::duration time) {
+        profile_[static_cast<size_t>(phase)] += std::chrono::nanoseconds(time).count();
+    }
 
     DecoderConfig config_;
     DecoderLimits limits_;
