@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bindings.h"
@@ -77,6 +79,10 @@ class CopySink final : public LogitSink {
     int64_t vocab_;
 };
 
+// name, type, rows, cols, data, row map, bits to quantize to, whether the data is a mapped file
+using BoundWeight =
+    std::tuple<std::string, std::string, int64_t, int64_t, Array<uint8_t>, std::optional<Array<int32_t>>, int, bool>;
+
 // A decoder with what sampling needs.
 struct BoundDecoder {
     Decoder decoder;
@@ -89,13 +95,20 @@ struct BoundDecoder {
         for (int t = 0; t < threads; ++t) scratch.emplace_back(config.vocab_size);
     }
 
-    void set_weight(const std::string& name, const std::string& type, int64_t rows, int64_t cols, Array<uint8_t> data,
-                    std::optional<Array<int32_t>> row_map, int quantize_bits) {
-        const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data.data()), data.size());
-        const std::span<const int32_t> map = row_map ? span_of(*row_map) : std::span<const int32_t>();
+    // One call packs many tensors, so that the interpreter lock stays free meanwhile.
+    void set_weights(const std::vector<BoundWeight>& weights) {
+        std::vector<NamedSource> tensors;
+        for (const auto& [name, type, rows, cols, data, row_map, quantize_bits, mapped] : weights)
+            tensors.push_back({name,
+                               {.type = weight_type_from_name(type),
+                                .rows = rows,
+                                .cols = cols,
+                                .data = {reinterpret_cast<const std::byte*>(data.data()), data.size()},
+                                .row_map = row_map ? span_of(*row_map) : std::span<const int32_t>(),
+                                .quantize_bits = quantize_bits,
+                                .mapped = mapped}});
         const nb::gil_scoped_release unlocked;
-        decoder.weights().set(name, weight_type_from_name(type), rows, cols, bytes, map, quantize_bits,
-                              &decoder.pool());
+        decoder.weights().set(tensors, &decoder.pool());
     }
 
     nb::tuple step(Array<int32_t> token_ids, Array<int32_t> row_begin, Array<int32_t> start_position,
@@ -273,8 +286,7 @@ void bind_decoder(nb::module_& m) {
     nb::class_<BoundDecoder>(m, "Decoder")
         .def(nb::init<const DecoderConfig&, int, const std::string&, int64_t, int64_t, int64_t>(), nb::kw_only(),
              "config"_a, "threads"_a, "isa"_a, "max_rows"_a, "max_model_len"_a, "kv_blocks"_a)
-        .def("set_weight", &BoundDecoder::set_weight, "name"_a, "type"_a, "rows"_a, "cols"_a, "data"_a,
-             "row_map"_a.none(), "quantize_bits"_a)
+        .def("set_weights", &BoundDecoder::set_weights, "weights"_a)
         .def("finish", [](BoundDecoder& d) { d.decoder.finish(); })
         .def("step", &BoundDecoder::step, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
              "table_begin"_a, "logit_rows"_a, "sampling"_a, "drafted"_a, "positions"_a, "targets"_a, "top"_a,

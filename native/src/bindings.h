@@ -7,5 +7,6 @@ namespace lpx {
 
 void bind_matrix(nanobind::module_& m);
 void bind_decoder(nanobind::module_& m);
+void bind_vocabulary(nanobind::module_& m);
 
 }  // namespace lpx

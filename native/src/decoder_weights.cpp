@@ -5,6 +5,29 @@
 
 namespace lpx {
 
+namespace {
+
+void set_vector(const NamedSource& tensor, WeightVector& out) {
+    const auto& [name, source] = tensor;
+    const int64_t cols = source.cols;
+    if (source.data.size() != weight_row_bytes(source.type, cols))
+        throw std::invalid_argument("tensor '" + name + "' has " + std::to_string(source.data.size()) + " bytes, not " +
+                                    std::to_string(weight_row_bytes(source.type, cols)));
+    // A row map of a vector (a bias whose matrix is re-ordered) names elements.
+    if (!source.row_map.empty() && std::ssize(source.row_map) != cols)
+        throw std::invalid_argument("tensor '" + name + "' has a bad row map");
+    WeightVector values(cols);
+    decode_row(source.type, source.data.data(), cols, values.data());
+    out.resize(cols);
+    for (int64_t i = 0; i < cols; ++i) {
+        const int64_t from = source.row_map.empty() ? i : source.row_map[i];
+        if (from < 0 || from >= cols) throw std::invalid_argument("tensor '" + name + "' has a bad row map");
+        out[i] = values[from];
+    }
+}
+
+}  // namespace
+
 DecoderWeights::DecoderWeights(const DecoderConfig& c) : tied_head_(c.tied_head), layers_(c.layers.size()) {
     add("embedding", embedding_, c.vocab_size, c.hidden_size);
     if (!c.tied_head) add("head", head_, c.vocab_size, c.hidden_size);
@@ -40,35 +63,34 @@ void DecoderWeights::add(const std::string& name, WeightVector& vector, int64_t 
     slots_[name] = {.matrix = nullptr, .vector = &vector, .rows = 1, .cols = size, .required = required};
 }
 
-void DecoderWeights::set(const std::string& name, WeightType type, int64_t rows, int64_t cols,
-                         std::span<const std::byte> data, std::span<const int32_t> row_map, int quantize_bits,
-                         ThreadPool* pool) {
+DecoderWeights::Slot& DecoderWeights::slot_for(const NamedSource& tensor) {
+    const auto& [name, source] = tensor;
     const auto found = slots_.find(name);
     if (found == slots_.end()) throw std::invalid_argument("tensor '" + name + "' has no place in this decoder");
     Slot& slot = found->second;
     if (slot.set) throw std::invalid_argument("tensor '" + name + "' was given twice");
-    if (rows != slot.rows || cols != slot.cols)
-        throw std::invalid_argument("tensor '" + name + "' is [" + std::to_string(rows) + ", " + std::to_string(cols) +
-                                    "], not [" + std::to_string(slot.rows) + ", " + std::to_string(slot.cols) + "]");
-    if (slot.matrix != nullptr) {
-        *slot.matrix = quantize_bits == 0
-                           ? PackedMatrix::pack(type, rows, cols, data, row_map, pool)
-                           : PackedMatrix::quantize(quantize_bits, type, rows, cols, data, row_map, pool);
-    } else {
-        if (data.size() != weight_row_bytes(type, cols))
-            throw std::invalid_argument("tensor '" + name + "' has " + std::to_string(data.size()) + " bytes, not " +
-                                        std::to_string(weight_row_bytes(type, cols)));
-        WeightVector values(cols);
-        decode_row(type, data.data(), cols, values.data());
-        // A row map of a vector (a bias whose matrix is re-ordered) names elements.
-        slot.vector->resize(cols);
-        for (int64_t i = 0; i < cols; ++i) {
-            const int64_t source = row_map.empty() ? i : row_map[i];
-            if (source < 0 || source >= cols) throw std::invalid_argument("tensor '" + name + "' has a bad row map");
-            (*slot.vector)[i] = values[source];
+    if (source.rows != slot.rows || source.cols != slot.cols)
+        throw std::invalid_argument("tensor '" + name + "' is [" + std::to_string(source.rows) + ", " +
+                                    std::to_string(source.cols) + "], not [" + std::to_string(slot.rows) + ", " +
+                                    std::to_string(slot.cols) + "]");
+    return slot;
+}
+
+void DecoderWeights::set(std::span<const NamedSource> tensors, ThreadPool* pool) {
+    std::vector<MatrixPacking> matrices;
+    std::vector<PackedMatrix*> places;
+    for (const NamedSource& tensor : tensors) {
+        Slot& slot = slot_for(tensor);
+        if (slot.matrix != nullptr) {
+            matrices.emplace_back(tensor.source);
+            places.push_back(slot.matrix);
+        } else {
+            set_vector(tensor, *slot.vector);
         }
+        slot.set = true;
     }
-    slot.set = true;
+    pack_all(matrices, pool);
+    for (size_t i = 0; i < matrices.size(); ++i) *places[i] = matrices[i].take();
 }
 
 void DecoderWeights::check_complete() const {

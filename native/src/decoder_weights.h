@@ -22,16 +22,20 @@ struct LayerWeights {
     PackedMatrix q, k, v, o, gate, up, down;
 };
 
+struct NamedSource {
+    std::string name;
+    MatrixSource source;
+};
+
 class DecoderWeights {
   public:
     explicit DecoderWeights(const DecoderConfig& config);
     DecoderWeights(const DecoderWeights&) = delete;
     DecoderWeights& operator=(const DecoderWeights&) = delete;
 
-    // Packs one tensor; `quantize_bits` 0 keeps the file's precision. Vectors have one row. Throws
-    // std::invalid_argument for unknown names, wrong shapes and tensors set twice.
-    void set(const std::string& name, WeightType type, int64_t rows, int64_t cols, std::span<const std::byte> data,
-             std::span<const int32_t> row_map, int quantize_bits, ThreadPool* pool);
+    // Packs tensors; vectors have one row. Throws std::invalid_argument for unknown names, wrong shapes and tensors
+    // set twice; the decoder is of no use then.
+    void set(std::span<const NamedSource> tensors, ThreadPool* pool);
     // Throws std::invalid_argument that lists required tensors that are missing.
     void check_complete() const;
 
@@ -60,6 +64,7 @@ class DecoderWeights {
         bool required;
         bool set = false;
     };
+    Slot& slot_for(const NamedSource& tensor);
     void add(const std::string& name, PackedMatrix& matrix, int64_t rows, int64_t cols);
     void add(const std::string& name, WeightVector& vector, int64_t size, bool required);
 

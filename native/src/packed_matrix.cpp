@@ -1,6 +1,11 @@
 // Storage of packed matrices: from file rows to groups of 16 interleaved rows, in parallel, and back row by row.
 #include "packed_matrix.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -49,8 +54,8 @@ struct SourceRows {
     }
 };
 
-SourceRows check_source(WeightType type, int64_t rows, int64_t cols, std::span<const std::byte> data,
-                        std::span<const int32_t> map) {
+void check_source(WeightType type, int64_t rows, int64_t cols, std::span<const std::byte> data,
+                  std::span<const int32_t> map) {
     if (rows <= 0 || cols <= 0) throw std::invalid_argument("a matrix needs at least one row and one column");
     const size_t row_bytes = weight_row_bytes(type, cols);
     const size_t source_rows = data.size() / row_bytes;
@@ -64,7 +69,6 @@ SourceRows check_source(WeightType type, int64_t rows, int64_t cols, std::span<c
         if (source < 0 || static_cast<size_t>(source) >= source_rows)
             throw std::invalid_argument("row map names row " + std::to_string(source) + " of " +
                                         std::to_string(source_rows));
-    return {data.data(), row_bytes, map, rows};
 }
 
 void pack_float_group(PackedFormat format, const SourceRows& source, int64_t first_row, int64_t cols,
@@ -116,16 +120,8 @@ void quantize_group(PackedFormat format, WeightType type, const SourceRows& sour
     }
 }
 
-// Calls pack(first_group, end_group) on ranges that cover all groups.
-template <class Pack>
-void for_group_ranges(int64_t groups, ThreadPool* pool, Pack&& pack) {
-    if (pool == nullptr) {
-        pack(int64_t{0}, groups);
-        return;
-    }
-    const int64_t threads = pool->size();
-    pool->run([&](int thread) { pack(groups * thread / threads, groups * (thread + 1) / threads); });
-}
+// Source bytes that a thread packs at a time: small enough that threads end together, large enough for what each costs.
+constexpr size_t kTaskBytes = size_t{1} << 20;
 
 }  // namespace
 
@@ -150,34 +146,79 @@ PackedMatrix PackedMatrix::allocate_for(PackedFormat format, int64_t rows, int64
 
 PackedMatrix PackedMatrix::pack(WeightType type, int64_t rows, int64_t cols, std::span<const std::byte> data,
                                 std::span<const int32_t> row_map, ThreadPool* pool) {
-    const SourceRows source = check_source(type, rows, cols, data, row_map);
-    PackedMatrix m = allocate_for(packed_format(type, 0), rows, cols);
-    for_group_ranges(m.groups(), pool, [&](int64_t begin, int64_t end) {
-        for (int64_t g = begin; g < end; ++g) {
-            std::byte* group = m.data_.get() + static_cast<size_t>(g) * m.group_bytes_;
-            if (is_float(m.format_))
-                pack_float_group(m.format_, source, g * kGroupRows, cols, group);
-            else
-                pack_block_group(m.format_, source, g * kGroupRows, cols, group);
-        }
-    });
-    return m;
+    MatrixPacking packing({.type = type, .rows = rows, .cols = cols, .data = data, .row_map = row_map});
+    pack_all({&packing, 1}, pool);
+    return packing.take();
 }
 
 PackedMatrix PackedMatrix::quantize(int bits, WeightType type, int64_t rows, int64_t cols,
                                     std::span<const std::byte> data, std::span<const int32_t> row_map,
                                     ThreadPool* pool) {
     if (bits == 0) throw std::invalid_argument("weights can be quantized to 8 or 4 bits, not to 0");
-    const PackedFormat format = packed_format(type, bits);
-    const SourceRows source = check_source(type, rows, cols, data, row_map);
-    PackedMatrix m = allocate_for(format, rows, cols);
-    for_group_ranges(m.groups(), pool, [&](int64_t begin, int64_t end) {
-        std::vector<float> buffer(static_cast<size_t>(cols));
-        for (int64_t g = begin; g < end; ++g)
-            quantize_group(format, type, source, g * kGroupRows, cols, buffer.data(),
-                           m.data_.get() + static_cast<size_t>(g) * m.group_bytes_);
-    });
-    return m;
+    MatrixPacking packing(
+        {.type = type, .rows = rows, .cols = cols, .data = data, .row_map = row_map, .quantize_bits = bits});
+    pack_all({&packing, 1}, pool);
+    return packing.take();
+}
+
+MatrixPacking::MatrixPacking(const MatrixSource& source) : source_(source) {
+    const PackedFormat format = packed_format(source.type, source.quantize_bits);
+    check_source(source.type, source.rows, source.cols, source.data, source.row_map);
+    matrix_ = PackedMatrix::allocate_for(format, source.rows, source.cols);
+}
+
+size_t MatrixPacking::source_group_bytes() const {
+    return kGroupRows * weight_row_bytes(source_.type, source_.cols);
+}
+
+void MatrixPacking::pack(int64_t begin, int64_t end) {
+    const SourceRows rows{source_.data.data(), weight_row_bytes(source_.type, source_.cols), source_.row_map,
+                          source_.rows};
+    const PackedFormat format = matrix_.format_;
+    const int64_t cols = source_.cols;
+    std::vector<float> buffer(source_.quantize_bits != 0 ? static_cast<size_t>(cols) : 0);
+    for (int64_t g = begin; g < end; ++g) {
+        std::byte* group = matrix_.data_.get() + static_cast<size_t>(g) * matrix_.group_bytes_;
+        if (source_.quantize_bits != 0)
+            quantize_group(format, source_.type, rows, g * kGroupRows, cols, buffer.data(), group);
+        else if (is_float(format))
+            pack_float_group(format, rows, g * kGroupRows, cols, group);
+        else
+            pack_block_group(format, rows, g * kGroupRows, cols, group);
+    }
+    if (source_.mapped && source_.row_map.empty()) give_back(begin, end);
+}
+
+// Whole pages only: what shares a page with other rows may not have been read yet.
+void MatrixPacking::give_back(int64_t begin, int64_t end) const {
+    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const size_t bytes = source_group_bytes();
+    const auto start = reinterpret_cast<uintptr_t>(source_.data.data());
+    const uintptr_t first = (start + static_cast<size_t>(begin) * bytes + page - 1) / page * page;
+    const uintptr_t last = (start + std::min(source_.data.size(), static_cast<size_t>(end) * bytes)) / page * page;
+    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+void pack_all(std::span<MatrixPacking> matrices, ThreadPool* pool) {
+    struct Task {
+        MatrixPacking* matrix;
+        int64_t begin, end;
+    };
+    std::vector<Task> tasks;
+    for (MatrixPacking& matrix : matrices) {
+        const auto step = static_cast<int64_t>(std::max<size_t>(1, kTaskBytes / matrix.source_group_bytes()));
+        for (int64_t g = 0; g < matrix.groups(); g += step)
+            tasks.push_back({&matrix, g, std::min(g + step, matrix.groups())});
+    }
+    std::atomic<size_t> next{0};
+    const auto work = [&](int /*thread*/) {
+        for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks.size();)
+            tasks[i].matrix->pack(tasks[i].begin, tasks[i].end);
+    };
+    if (pool == nullptr)
+        work(0);
+    else
+        pool->run(work);
 }
 
 std::string_view PackedMatrix::format_name() const {

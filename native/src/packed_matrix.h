@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "weight_storage.h"
 
@@ -78,6 +79,7 @@ class PackedMatrix {
     static size_t packed_bytes(WeightType type, int64_t rows, int64_t cols, int quantize_bits);
 
   private:
+    friend class MatrixPacking;
     static PackedMatrix allocate_for(PackedFormat format, int64_t rows, int64_t cols);
 
     PackedFormat format_{};
@@ -85,5 +87,36 @@ class PackedMatrix {
     size_t group_bytes_ = 0, bytes_ = 0;
     WeightMemory data_;
 };
+
+// Where a matrix comes from, as PackedMatrix::pack and quantize take it.
+struct MatrixSource {
+    WeightType type;
+    int64_t rows, cols;
+    std::span<const std::byte> data;
+    std::span<const int32_t> row_map;
+    int quantize_bits = 0;  // 0: the file's precision
+    bool mapped = false;    // `data` is a read-only mapping of a file, whose pages are given back once they are packed
+};
+
+// A matrix that is being packed, group by group.
+class MatrixPacking {
+  public:
+    // Checks the source and allocates the matrix; throws std::invalid_argument.
+    explicit MatrixPacking(const MatrixSource& source);
+    int64_t groups() const { return matrix_.groups(); }
+    size_t source_group_bytes() const;
+    // Packs groups [begin, end); several threads may pack different ones.
+    void pack(int64_t begin, int64_t end);
+    PackedMatrix take() { return std::move(matrix_); }
+
+  private:
+    void give_back(int64_t begin, int64_t end) const;
+
+    MatrixSource source_;
+    PackedMatrix matrix_;
+};
+
+// Packs all groups of all matrices, split over `pool` when given.
+void pack_all(std::span<MatrixPacking> matrices, ThreadPool* pool);
 
 }  // namespace lpx

@@ -1,6 +1,7 @@
 """Types of the native core; what the calls mean is said in native/src/bind_*.cpp and the headers there."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,20 +74,14 @@ class DecoderConfig:
     def kv_block_bytes(self) -> int: ...
     def work_bytes(self, max_rows: int, max_model_len: int, threads: int) -> int: ...
 
+# name, type, rows, cols, data, row map, bits to quantize to, whether the data is a mapped file
+Weight: TypeAlias = tuple[str, str, int, int, NDArray[np.uint8], _Int32s | None, int, bool]
+
 class Decoder:
     def __init__(
         self, *, config: DecoderConfig, threads: int, isa: str, max_rows: int, max_model_len: int, kv_blocks: int
     ) -> None: ...
-    def set_weight(
-        self,
-        name: str,
-        type: str,
-        rows: int,
-        cols: int,
-        data: NDArray[np.uint8],
-        row_map: _Int32s | None,
-        quantize_bits: int,
-    ) -> None: ...
+    def set_weights(self, weights: Sequence[Weight]) -> None: ...
     def finish(self) -> None: ...
     def step(
         self,
@@ -145,4 +140,6 @@ def sample_rows(
     bias_values: _Floats,
 ) -> _SamplingResults: ...
 def trim_heap() -> None: ...
+def read_strings(data: NDArray[np.uint8], pos: int, count: int) -> tuple[list[str], int]: ...
+def split_merges(lines: list[str], vocab: dict[str, int], tokens: list[str]) -> list[tuple[str, str]]: ...
 def gumbel_noise(seed: int, position: int, token_id: int) -> float: ...

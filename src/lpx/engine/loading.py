@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lpx.errors import ConfigError
 from lpx.options import DTYPES
+
+# A tokenizer of so many tokens takes more while it is built than afterwards, and more than is seemly beside the weights:
+# it is finished before they are read.
+_LARGE_VOCABULARY = 200_000
 
 if TYPE_CHECKING:
     from lpx.engine.engine import Engine
@@ -19,10 +26,14 @@ if TYPE_CHECKING:
 
 def load_engine(options: EngineOptions, progress: Callable[[int, int], None] | None = None) -> Engine:
     """See `Engine.load`."""
+    with _collector_paused():
+        return _load_engine(options, progress)
+
+
+def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | None) -> Engine:
     from lpx.engine.engine import Engine
     from lpx.model.files import open_model, resolve_model
     from lpx.model.models_dir import models_dir
-    from lpx.model.tokenizer import load_tokenizer
     from lpx.runtime.cpu.executor import CpuExecutor
     from lpx.runtime.memory import plan_memory
     from lpx.runtime.options import RuntimeOptions
@@ -46,10 +57,15 @@ def load_engine(options: EngineOptions, progress: Callable[[int, int], None] | N
             max_num_batched_tokens=options.max_num_batched_tokens,
         )
         plan = plan_memory(files, runtime_options)  # refuses in milliseconds; a large tokenizer takes a second
-        tokenizer = load_tokenizer(files, pre_tokenizer=options.tokenizer_pre)
-        chat_template = _load_chat_template(files, tokenizer, options.chat_template)
-        executor = CpuExecutor.load(files, runtime_options, progress, plan=plan)
+        text_parts = _TextParts(files, options)
+        if files.config.vocab_size >= _LARGE_VOCABULARY:
+            text_parts.result()
         try:
+            executor = CpuExecutor.load(files, runtime_options, progress, plan=plan)
+        finally:
+            text_parts.join()
+        try:
+            tokenizer, chat_template = text_parts.result()
             return Engine(
                 executor,
                 tokenizer,
@@ -68,6 +84,48 @@ def load_engine(options: EngineOptions, progress: Callable[[int, int], None] | N
         except BaseException:
             executor.close()
             raise
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Loading makes no garbage in cycles, but objects by the hundred thousand, which set the collector off in vain."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class _TextParts(threading.Thread):
+    """Builds tokenizer and chat template while the weights are packed, which leaves Python free."""
+
+    def __init__(self, files: ModelFiles, options: EngineOptions) -> None:
+        super().__init__(name="lpx-tokenizer")
+        self._files = files
+        self._options = options
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        from lpx import _native
+        from lpx.model.tokenizer import load_tokenizer
+
+        try:
+            self._tokenizer = load_tokenizer(self._files, pre_tokenizer=self._options.tokenizer_pre)
+            self._chat_template = _load_chat_template(self._files, self._tokenizer, self._options.chat_template)
+        except BaseException as error:
+            self._error = error
+        # What building took and freed would else count beside the weights, at the peak.
+        _native.trim_heap()
+
+    def result(self) -> tuple[Tokenizer, ChatTemplate | None]:
+        """Wait for both; raises what building them raised."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+        return self._tokenizer, self._chat_template
 
 
 def _load_chat_template(files: ModelFiles, tokenizer: Tokenizer, given: str | None) -> ChatTemplate | None:

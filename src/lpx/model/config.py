@@ -68,5 +68,6 @@ class WeightTensor:
     name: str
     type: str  # GGML type name: "F32", "F16", "BF16", "Q4_0", ..., "IQ4_XS"
     shape: tuple[int, ...]
-    data: NDArray[np.uint8]  # raw bytes, possibly a view of a mapped file
+    data: NDArray[np.uint8]  # raw bytes, see `mapped`
     row_map: NDArray[np.int32] | None = None  # row i of the decoder is row row_map[i] of `data`
+    mapped: bool = False  # `data` is a view of a mapped file: its memory may be given back once it is read

@@ -174,10 +174,11 @@ class ModelFiles:
 
 def _matrix(rule: WeightRule, stored: StoredTensor, data: NDArray[np.uint8]) -> WeightTensor:
     # GGUF aligns its tensors; safetensors need not, and the core reads f32 and 16-bit values as such.
-    if stored.type.block_values == 1 and data.ctypes.data % stored.type.block_bytes:
-        data = data.copy()
+    misplaced = stored.type.block_values == 1 and data.ctypes.data % stored.type.block_bytes != 0
     row_map = _half_split_rows(rule) if rule.interleaved_heads else None
-    return WeightTensor(rule.name, stored.type.name, rule.shape, data, row_map)
+    return WeightTensor(
+        rule.name, stored.type.name, rule.shape, data.copy() if misplaced else data, row_map, mapped=not misplaced
+    )
 
 
 def _vector(rule: WeightRule, stored: StoredTensor, data: NDArray[np.uint8]) -> WeightTensor:

@@ -7,7 +7,6 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from lpx import _native
 from lpx.errors import ModelFileError, UnsupportedModelError
 from lpx.model.mapped_file import MappedFile, StoredTensor
 from lpx.model.tensor_types import TensorType, ggml_type
@@ -177,6 +177,7 @@ class _Cursor:
     def __init__(self, file: MappedFile, pos: int) -> None:
         self._path = file.path
         self._map = file.map
+        self._data = file.view(0, file.size, "the header")
         self._size = file.size
         self.pos = pos
 
@@ -252,33 +253,14 @@ class _Cursor:
         return values.astype(np.bool_)
 
     def _strings(self, count: int, what: str) -> list[str]:
-        """An array of strings: a quarter of a million in a vocabulary, so the loop holds nothing but what it must."""
+        """An array of strings: a quarter of a million in a vocabulary, so the loop is native."""
         if count * 8 > self.left():
             self.fail(f"{what} is an array of {count} strings, more than the rest of the file can hold")
-        data, size, pos, u64 = self._map, self._size, self.pos, _U64
-        raw: list[bytes] = []
-        append = raw.append
-        with contextlib.suppress(struct.error):  # raised when a length itself lies beyond the end
-            for _ in range(count):
-                start = pos + 8
-                pos = start + u64(data, pos)[0]
-                if pos > size:
-                    break
-                append(data[start:pos])
-        if len(raw) < count:
-            self.fail(f"entry {len(raw)} of {count} of {what} ends beyond the end of the file")
-        self.pos = pos
-        try:
-            # One decode for all is twice as fast as one for each.
-            strings = b"\0".join(raw).decode().split("\0") if raw else []
-            return strings if len(strings) == count else [item.decode() for item in raw]
-        except UnicodeDecodeError:
-            self.fail(f"entry {next(i for i, item in enumerate(raw) if not _is_utf8(item))} of {what} is not UTF-8")
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        strings, end = _native.read_strings(self._data, self.pos, count)
+        if len(strings) < count:
+            left = self._size - end
+            if left < 8 or _U64(self._map, end)[0] > left - 8:
+                self.fail(f"entry {len(strings)} of {count} of {what} ends beyond the end of the file")
+            self.fail(f"entry {len(strings)} of {what} is not UTF-8")
+        self.pos = end
+        return strings

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 from numpy.typing import NDArray
 
+from lpx import _native
 from lpx.errors import TokenizerError
 from lpx.model.pre_tokenizers import build_byte_level, split_rule
 from lpx.model.special_tokens import Marker, looks_like_marker
@@ -167,15 +166,14 @@ def _merges(lines: list[str], tokens: list[str], vocab: dict[str, int]) -> list[
     Merges that lead to control or unused tokens are left out: text must not reach those. The library would abort on a
     merge into a token that it does not know.
     """
+    fast = _native.split_merges(lines, vocab, tokens)
+    if len(fast) == len(lines):
+        return fast
     parts = [line.split(" ") for line in lines]
     if any(len(part) != 2 for part in parts) or "" in {part[0] for part in parts} | {part[1] for part in parts}:
         rank = next(i for i, part in enumerate(parts) if len(part) != 2 or "" in part)
         raise TokenizerError(f"tokenizer.ggml.merges[{rank}] is not two words: {lines[rank]!r}.")
     pairs = [(left, right) for left, right in parts]
-    lefts, rights = [left for left, _ in pairs], [right for _, right in pairs]
-    known = vocab.__contains__
-    if all(map(known, map(operator.add, lefts, rights))) and all(map(known, lefts)) and all(map(known, rights)):
-        return pairs
     listed = set(tokens)
     for left, right in pairs:
         if not {left, right, left + right} <= listed:

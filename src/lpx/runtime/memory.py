@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,11 +103,19 @@ def plan_memory(files: ModelFiles, options: RuntimeOptions, *, available: int | 
 
 def available_bytes(root: Path = Path("/")) -> int:
     """Memory that this process can take: the machine's, or what is left of its control group's limit."""
-    import psutil  # type: ignore[import-untyped]
-
-    machine = int(psutil.virtual_memory().available)
+    machine = _machine_available(root)
     group = memory_available(root)
     return machine if group is None else min(machine, group)
+
+
+def _machine_available(root: Path) -> int:
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    import psutil  # type: ignore[import-untyped]  # takes as long to import as all the rest of the plan
+
+    return int(psutil.virtual_memory().available)
 
 
 def quantize_bits(name: str, kind: str, quantization: str | None) -> int:

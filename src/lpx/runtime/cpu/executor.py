@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +15,11 @@ from lpx.runtime.memory import MemoryPlan, native_config, plan_memory, quantize_
 from lpx.runtime.step import ExecutorInfo, StepBatch, StepResult
 
 if TYPE_CHECKING:
+    from lpx.model.config import WeightTensor
     from lpx.model.files import ModelFiles
     from lpx.runtime.options import RuntimeOptions
+
+_BATCH_BYTES = 32 << 20
 
 
 class CpuExecutor:
@@ -54,21 +57,19 @@ class CpuExecutor:
             )
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        # What reading a large vocabulary took and freed would else count beside the weights, at the peak.
-        _native.trim_heap()
         total = sum(files.weight_types.values())
         done = 0
         packed: dict[str, int] = {}
-        for weight in files.weights():
-            rows, cols = weight.shape if len(weight.shape) == 2 else (1, weight.shape[0])
-            bits = quantize_bits(weight.name, weight.type, options.quantization) if len(weight.shape) == 2 else 0
+        for batch in _batches(files.weights()):
             try:
-                decoder.set_weight(weight.name, weight.type, rows, cols, weight.data, weight.row_map, bits)
+                decoder.set_weights([_packing(weight, options.quantization) for weight in batch])
             except ValueError as error:
                 raise ModelFileError(f"{files.path}: {error}") from error
-            kind = {8: "q8", 4: "q4"}.get(bits, weight.type)
-            packed[kind] = packed.get(kind, 0) + _native.PackedMatrix.packed_bytes(weight.type, rows, cols, bits)
-            done += weight.data.nbytes
+            for weight in batch:
+                _, kind, rows, cols, data, _, bits, _ = _packing(weight, options.quantization)
+                kind = {8: "q8", 4: "q4"}.get(bits, kind)
+                packed[kind] = packed.get(kind, 0) + _native.PackedMatrix.packed_bytes(weight.type, rows, cols, bits)
+                done += data.nbytes
             if progress is not None:
                 progress(min(done, total), total)
         try:
@@ -109,6 +110,29 @@ class CpuExecutor:
         if self._decoder is None:
             raise RuntimeError("the executor is closed")
         return self._decoder
+
+
+def _batches(weights: Iterator[WeightTensor]) -> Iterator[list[WeightTensor]]:
+    """Weights that are packed by one native call: while it runs, other threads have Python to themselves."""
+    batch: list[WeightTensor] = []
+    size = 0
+    for weight in weights:
+        batch.append(weight)
+        size += weight.data.nbytes
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _packing(weight: WeightTensor, quantization: str | None) -> _native.Weight:
+    """The arguments of the native core for one weight."""
+    if len(weight.shape) == 1:
+        rows, cols, bits = 1, weight.shape[0], 0
+    else:
+        rows, cols, bits = *weight.shape, quantize_bits(weight.name, weight.type, quantization)
+    return weight.name, weight.type, rows, cols, weight.data, weight.row_map, bits, weight.mapped
 
 
 def _info(decoder: _native.Decoder, plan: MemoryPlan, packed: dict[str, int]) -> ExecutorInfo:
