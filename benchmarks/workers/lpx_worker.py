@@ -31,6 +31,8 @@ class Lpx:
             "threads": info.threads,
             "weight_bytes": info.weight_bytes,
             "kv_bytes": info.kv_bytes,
+            "kv_block_bytes": info.kv_bytes // info.num_blocks,
+            "kv_block_tokens": info.block_size,
             "bytes_per_token": info.bytes_per_token,
             "seconds": time.perf_counter() - started,
         }

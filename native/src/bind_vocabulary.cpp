@@ -4,8 +4,15 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "bindings.h"
+#include "piece_merges.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -34,6 +41,25 @@ nb::tuple read_strings(const Bytes& data, uint64_t pos, uint64_t count) {
         pos += 8 + length;
     }
     return nb::make_tuple(strings, pos);
+}
+
+// All strings after each other as UTF-8, and where each one starts and the last ends.
+nb::tuple join_strings(const nb::list& strings) {
+    const size_t count = nb::len(strings);
+    auto starts = std::make_unique<uint32_t[]>(count + 1);
+    std::string joined;
+    for (size_t i = 0; i < count; ++i) {
+        starts[i] = static_cast<uint32_t>(joined.size());
+        const nb::object encoded = nb::steal(PyUnicode_AsUTF8String(nb::handle(strings[i]).ptr()));
+        if (!encoded.is_valid()) nb::raise_python_error();
+        joined.append(PyBytes_AS_STRING(encoded.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(encoded.ptr())));
+        if (joined.size() > UINT32_MAX) throw std::invalid_argument("the strings take more than 4 GiB");
+    }
+    starts[count] = static_cast<uint32_t>(joined.size());
+    uint32_t* const p = starts.release();
+    nb::capsule owner(p, [](void* q) noexcept { delete[] static_cast<uint32_t*>(q); });
+    return nb::make_tuple(nb::bytes(joined.data(), joined.size()),
+                          nb::ndarray<nb::numpy, uint32_t>(p, {count + 1}, owner));
 }
 
 // The token (as it stands in `tokens`) that characters [start, end) of `line` spell; null when it is not in `vocab`.
@@ -72,10 +98,31 @@ nb::list split_merges(const nb::list& lines, const nb::dict& vocab, const nb::li
     return pairs;
 }
 
+// (left, right) of the merges of SentencePiece pieces, which come by falling score.
+nb::list merge_pieces(const nb::list& pieces) {
+    std::vector<std::string_view> texts;
+    for (const nb::handle piece : pieces) {
+        Py_ssize_t size = 0;
+        const char* const text = PyUnicode_AsUTF8AndSize(piece.ptr(), &size);
+        if (text == nullptr) nb::raise_python_error();
+        texts.emplace_back(text, static_cast<size_t>(size));
+    }
+    std::vector<std::pair<uint32_t, uint32_t>> merges;
+    {
+        const nb::gil_scoped_release unlocked;
+        merges = piece_merges(texts);
+    }
+    nb::list pairs;
+    for (const auto& [left, right] : merges) pairs.append(nb::make_tuple(pieces[left], pieces[right]));
+    return pairs;
+}
+
 }  // namespace
 
 void bind_vocabulary(nb::module_& m) {
     m.def("read_strings", &read_strings, "data"_a, "pos"_a, "count"_a);
+    m.def("merge_pieces", &merge_pieces, "pieces"_a);
+    m.def("join_strings", &join_strings, "strings"_a);
     m.def("split_merges", &split_merges, "lines"_a, "vocab"_a, "tokens"_a);
 }
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from lpx.errors import ConfigError
 from lpx.options import DTYPES
 
-# A tokenizer of so many tokens takes more while it is built than afterwards, and more than is seemly beside the weights:
-# it is finished before they are read.
+# A tokenizer of so many tokens takes 200 MB while it is built, and half of it afterwards: it is finished before the
+# weights are read.
 _LARGE_VOCABULARY = 200_000
 
 if TYPE_CHECKING:
@@ -58,12 +58,10 @@ def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | 
         )
         plan = plan_memory(files, runtime_options)  # refuses in milliseconds; a large tokenizer takes a second
         text_parts = _TextParts(files, options)
-        if files.config.vocab_size >= _LARGE_VOCABULARY:
-            text_parts.result()
         try:
             executor = CpuExecutor.load(files, runtime_options, progress, plan=plan)
         finally:
-            text_parts.join()
+            text_parts.wait()
         try:
             tokenizer, chat_template = text_parts.result()
             return Engine(
@@ -98,34 +96,47 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-class _TextParts(threading.Thread):
-    """Builds tokenizer and chat template while the weights are packed, which leaves Python free."""
+class _TextParts:
+    """Tokenizer and chat template, built by a thread while the weights are packed, which leaves Python free.
+
+    Those of a large vocabulary are built at once, and what that raises is raised here.
+    """
 
     def __init__(self, files: ModelFiles, options: EngineOptions) -> None:
-        super().__init__(name="lpx-tokenizer")
         self._files = files
         self._options = options
         self._error: BaseException | None = None
-        self.start()
+        self._thread: threading.Thread | None = None
+        if files.config.vocab_size < _LARGE_VOCABULARY:
+            self._thread = threading.Thread(target=self._build, name="lpx-tokenizer")
+            self._thread.start()
+        else:
+            self._build()
+            self.result()
 
-    def run(self) -> None:
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def result(self) -> tuple[Tokenizer, ChatTemplate | None]:
+        """Wait for both; raises what building them raised."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._tokenizer, self._chat_template
+
+    def _build(self) -> None:
         from lpx import _native
         from lpx.model.tokenizer import load_tokenizer
 
         try:
             self._tokenizer = load_tokenizer(self._files, pre_tokenizer=self._options.tokenizer_pre)
+            self._files.forget_tokenizer_source()
             self._chat_template = _load_chat_template(self._files, self._tokenizer, self._options.chat_template)
         except BaseException as error:
             self._error = error
         # What building took and freed would else count beside the weights, at the peak.
         _native.trim_heap()
-
-    def result(self) -> tuple[Tokenizer, ChatTemplate | None]:
-        """Wait for both; raises what building them raised."""
-        self.join()
-        if self._error is not None:
-            raise self._error
-        return self._tokenizer, self._chat_template
 
 
 def _load_chat_template(files: ModelFiles, tokenizer: Tokenizer, given: str | None) -> ChatTemplate | None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,6 @@ class ModelFiles:
     Attributes:
         weight_types: bytes in the file by type name.
         file_bytes: size of all weight files together.
-        metadata: GGUF keys, or config.json.
         eos_token_ids: the union of what every part of the model names as end of text or turn.
         chat_template: as shipped; None when the model has none.
         ignored_tensors: tensors that are knowingly left alone.
@@ -102,7 +101,6 @@ class ModelFiles:
         files: list[MappedFile],
         tensors: Mapping[str, StoredTensor],
         weight_map: WeightMap,
-        metadata: Mapping[str, Any],
         tokenizer_source: TokenizerSource,
         eos_token_ids: frozenset[int],
         chat_template: str | None,
@@ -111,7 +109,6 @@ class ModelFiles:
         self.format: Literal["gguf", "safetensors"] = format
         self.config: ModelConfig = weight_map.config
         self.name = self.config.name
-        self.metadata = metadata
         self.tokenizer_source = tokenizer_source
         self.eos_token_ids = eos_token_ids
         self.chat_template = chat_template
@@ -158,6 +155,10 @@ class ModelFiles:
             data = stored.file.view(offset, nbytes, f"tensor {stored.name!r}")
             yield _vector(rule, stored, data) if len(rule.shape) == 1 else _matrix(rule, stored, data)
             stored.file.drop(offset, nbytes)
+
+    def forget_tokenizer_source(self) -> None:
+        """Free the data of the vocabulary, once the tokenizer is built. `tokenizer_source` is gone afterwards."""
+        del self.tokenizer_source
 
     def close(self) -> None:
         for file in self._files:
@@ -240,7 +241,6 @@ def _open_gguf(path: Path, max_model_len: int | None) -> ModelFiles:
             files=files,
             tensors=tensors,
             weight_map=weight_map,
-            metadata=metadata,
             tokenizer_source=source,
             eos_token_ids=source.eos_ids,
             chat_template=template,
@@ -266,7 +266,6 @@ def _open_folder(path: Path, max_model_len: int | None) -> ModelFiles:
             files=files,
             tensors=tensors,
             weight_map=weight_map,
-            metadata=folder.config,
             tokenizer_source=source,
             eos_token_ids=source.eos_ids,
             chat_template=folder.chat_template(),

@@ -115,6 +115,7 @@ class GgufFile:
             self.metadata[key] = cursor.value(f"metadata key {key!r}")
         alignment = self._alignment()
         infos = [self._tensor_info(cursor, index) for index in range(num_tensors)]
+        self.file.drop(0, cursor.pos)
         data_start = -(-cursor.pos // alignment) * alignment
         self.tensors: dict[str, StoredTensor] = {}
         for name, kind, shape, offset in infos:

@@ -118,7 +118,7 @@ class Tokenizer:
         self._markers = {m.id: m for m in v.markers}
         self._finder = MarkerFinder(v.markers)
         self._prefix_space = v.prefix_space
-        self._bytes: list[bytes | None] = [None] * len(v.texts)
+        self._bytes: dict[int, bytes] = {}  # of the tokens met so far
         self.vocab_size = max(len(v.texts), v.vocab_rows)
         self.special_texts = dict(v.special_texts)
         self.bos_id = v.bos_id
@@ -196,10 +196,11 @@ class Tokenizer:
         """
         if skip_special and token_id in self._markers:
             return b""
-        if 0 <= token_id < len(self._bytes):
-            known = self._bytes[token_id]
-            if known is None:
-                known = self._bytes[token_id] = self._make_bytes(token_id)
+        known = self._bytes.get(token_id)
+        if known is not None:
+            return known
+        if 0 <= token_id < len(self._texts):
+            known = self._bytes[token_id] = self._make_bytes(token_id)
             return known
         if 0 <= token_id < self.vocab_size:
             return b""

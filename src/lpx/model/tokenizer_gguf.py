@@ -9,6 +9,7 @@ from lpx import _native
 from lpx.errors import TokenizerError
 from lpx.model.pre_tokenizers import build_byte_level, split_rule
 from lpx.model.special_tokens import Marker, looks_like_marker
+from lpx.model.token_texts import TokenTexts
 from lpx.model.tokenizer import Vocabulary
 from lpx.model.tokenizer_source import (
     TOKEN_BYTE,
@@ -86,7 +87,7 @@ def _build_byte_level(source: GgufTokenizerSource, types: NDArray[np.int32], pre
     return Vocabulary(
         core=core,
         inner_core=core,
-        texts=source.tokens,
+        texts=TokenTexts(source.tokens),
         encoding="byte-level",
         markers=_markers(source, types),
         silent=_ids(types, TOKEN_UNUSED, TOKEN_UNKNOWN),
@@ -119,7 +120,7 @@ def _build_sentencepiece(source: GgufTokenizerSource, types: NDArray[np.int32]) 
     core = Tokenizer(
         models.BPE(
             vocab=vocab,
-            merges=sentencepiece_merges(pieces),
+            merges=_native.merge_pieces(pieces),
             unk_token=unknown,
             byte_fallback=bool(np.any(types == TOKEN_BYTE)),
             fuse_unk=True,
@@ -132,7 +133,7 @@ def _build_sentencepiece(source: GgufTokenizerSource, types: NDArray[np.int32]) 
     return Vocabulary(
         core=core,
         inner_core=core,
-        texts=source.tokens,
+        texts=TokenTexts(source.tokens),
         encoding="sentencepiece",
         markers=_markers(source, types, keep_space=_PHI3_KEEP_SPACE if _PHI3_TOKEN in source.tokens else None),
         silent=_ids(types, TOKEN_UNUSED, TOKEN_UNKNOWN),
@@ -217,67 +218,3 @@ def _special_texts(source: GgufTokenizerSource) -> dict[str, str]:
 
 def _ids(types: NDArray[np.int32], *wanted: int) -> frozenset[int]:
     return frozenset(np.flatnonzero(np.isin(types, wanted)).tolist())
-
-
-# A prime-like odd multiplier for polynomial hashes modulo 2^64, and its inverse.
-_BASE = 0x9E3779B97F4A7C15
-_BASE_INVERSE = pow(_BASE, -1, 1 << 64)
-_FILTER_BITS = 24
-
-
-def sentencepiece_merges(pieces: list[str]) -> list[tuple[str, str]]:
-    """Derive BPE merges from pieces sorted by falling score.
-
-    SentencePiece merges the neighbours whose joined text has the best score, so every way to cut a piece into two known
-    pieces is a merge, ranked by the piece's score. No two ways to cut the same piece can compete: inside a piece the
-    merges run in the same order wherever it stands, so only one of its cuts is ever reached.
-
-    All cuts (1.5 million for Gemma's 262,144 tokens) are tested together on 64-bit hashes of their halves. Should two
-    texts share a hash, the BPE model refuses the wrong pair, which joins to no known token.
-    """
-    if not pieces:
-        return []
-    lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
-    codes = np.frombuffer("".join(pieces).encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.uint64)
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    total = int(ends[-1])
-
-    # prefix[k] = sum over j < k of code[j] * BASE^j, so text [a, b) hashes to (prefix[b] - prefix[a]) * BASE^-a.
-    powers = np.full(total + 1, _BASE, dtype=np.uint64)
-    powers[0] = 1
-    np.cumprod(powers, out=powers)
-    inverses = np.full(total + 1, _BASE_INVERSE, dtype=np.uint64)
-    inverses[0] = 1
-    np.cumprod(inverses, out=inverses)
-    mixed = (codes + np.uint64(1)) * np.uint64(0xD6E8FEB86659FD93)
-    prefix = np.zeros(total + 1, dtype=np.uint64)
-    np.cumsum(mixed * powers[:-1], out=prefix[1:])
-
-    piece_hashes = (prefix[ends] - prefix[starts]) * inverses[starts]
-    present = np.zeros(1 << _FILTER_BITS, dtype=bool)
-    shift = np.uint64(64 - _FILTER_BITS)
-    present[piece_hashes >> shift] = True
-
-    # Every place inside a piece: all positions but the starts.
-    inside = np.ones(total, dtype=bool)
-    inside[starts[lengths > 0]] = False
-    cuts = np.flatnonzero(inside)
-    owner = np.repeat(np.arange(len(pieces)), lengths)[cuts]
-    left = (prefix[cuts] - prefix[starts[owner]]) * inverses[starts[owner]]
-    keep = present[left >> shift]
-    cuts, owner, left = cuts[keep], owner[keep], left[keep]
-    right = (prefix[ends[owner]] - prefix[cuts]) * inverses[cuts]
-    keep = present[right >> shift]
-    left, right = left[keep], right[keep]
-
-    by_hash = np.argsort(piece_hashes)
-    ordered = piece_hashes[by_hash]
-    last = len(ordered) - 1
-    left_at = np.minimum(np.searchsorted(ordered, left), last)
-    right_at = np.minimum(np.searchsorted(ordered, right), last)
-    keep = (ordered[left_at] == left) & (ordered[right_at] == right)
-    name = pieces.__getitem__
-    return list(
-        zip(map(name, by_hash[left_at[keep]].tolist()), map(name, by_hash[right_at[keep]].tolist()), strict=True)
-    )
