@@ -1,5 +1,7 @@
 """The native loops over a vocabulary, against plain Python."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +26,7 @@ def reached_cut(piece: str, rank: dict[str, int]) -> tuple[str, str] | None:
     while len(symbols) > 1:
         pairs = [
             (rank[left + right], at)
-            for at, (left, right) in enumerate(zip(symbols, symbols[1:], strict=False))
+            for at, (left, right) in enumerate(pairwise(symbols))
             if {left, right, left + right} <= rank.keys()
         ]
         if not pairs:
