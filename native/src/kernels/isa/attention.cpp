@@ -31,13 +31,20 @@ void store_kv(const KvWrite& w) {
     }
 }
 
-// scores[r][t] = sum_d query[r][d] * keys[d][t] for R rows and V vectors of tokens, d ascending.
+inline void prefetch(const uint16_t* p) {
+    __builtin_prefetch(p);
+}
+
+// scores[r][t] = sum_d query[r][d] * keys[d][t] for R rows and V vectors of tokens, d ascending. Fetches the keys of
+// the next block meanwhile.
 template <int R, int V>
-inline void score(const float* query, int64_t stride, const uint16_t* keys, int64_t head_dim, float* scores) {
+inline void score(const float* query, int64_t stride, const uint16_t* keys, const uint16_t* next, int64_t head_dim,
+                  float* scores) {
     F32 acc[R][V];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) acc[r][v] = zero();
     for (int64_t d = 0; d < head_dim; ++d) {
+        prefetch(next + d * kKvBlock);
         F32 key[V];
         for (int v = 0; v < V; ++v) key[v] = load_f16(keys + d * kKvBlock + v * kLanes);
         for (int r = 0; r < R; ++r) {
@@ -50,21 +57,24 @@ inline void score(const float* query, int64_t stride, const uint16_t* keys, int6
 }
 
 template <int R>
-void score_block(const float* query, int64_t stride, const uint16_t* keys, int64_t head_dim, float* scores) {
+void score_block(const float* query, int64_t stride, const uint16_t* keys, const uint16_t* next, int64_t head_dim,
+                 float* scores) {
     // Up to 12 accumulators, so that the fused multiply-adds hide their latency in the registers there are.
     constexpr int kWidth = R <= 3 && kBlockVectors >= 4 ? 4 : 2;
     for (int v = 0; v < kBlockVectors; v += kWidth)
-        score<R, kWidth>(query, stride, keys + v * kLanes, head_dim, scores + v * kLanes);
+        score<R, kWidth>(query, stride, keys + v * kLanes, next + v * kLanes, head_dim, scores + v * kLanes);
 }
 
 // weighted[r][d] = weighted[r][d] * factor[r] + sum_t weights[r][t] * values[t][d], t ascending, for V vectors of d.
+// Fetches the values of the next block meanwhile.
 template <int R, int V>
 inline void accumulate(float* weighted, int64_t stride, const float* factor, const float* weights, int tokens,
-                       const uint16_t* values) {
+                       const uint16_t* values, const uint16_t* next) {
     F32 acc[R][V];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) acc[r][v] = mul(load(weighted + r * stride + v * kLanes), set1(factor[r]));
     for (int t = 0; t < tokens; ++t) {
+        prefetch(next + t * stride);
         F32 value[V];
         for (int v = 0; v < V; ++v) value[v] = load_f16(values + t * stride + v * kLanes);
         for (int r = 0; r < R; ++r) {
@@ -78,14 +88,15 @@ inline void accumulate(float* weighted, int64_t stride, const float* factor, con
 
 template <int R>
 void accumulate_block(float* weighted, int64_t padded, const float* factor, const float* weights, int tokens,
-                      const uint16_t* values) {
+                      const uint16_t* values, const uint16_t* next) {
     int64_t d = 0;
     if constexpr (R <= 3)
         for (; d + 4 * kLanes <= padded; d += 4 * kLanes)
-            accumulate<R, 4>(weighted + d, padded, factor, weights, tokens, values + d);
+            accumulate<R, 4>(weighted + d, padded, factor, weights, tokens, values + d, next + d);
     for (; d + 2 * kLanes <= padded; d += 2 * kLanes)
-        accumulate<R, 2>(weighted + d, padded, factor, weights, tokens, values + d);
-    for (; d < padded; d += kLanes) accumulate<R, 1>(weighted + d, padded, factor, weights, tokens, values + d);
+        accumulate<R, 2>(weighted + d, padded, factor, weights, tokens, values + d, next + d);
+    for (; d < padded; d += kLanes)
+        accumulate<R, 1>(weighted + d, padded, factor, weights, tokens, values + d, next + d);
 }
 
 // Calls f with the rows in runs of at most 6: (first row, run length as a compile-time constant).
@@ -173,9 +184,11 @@ void attend(const AttentionTask& task) {
     for (int64_t start = begin; start < end; start += kKvBlock) {
         const uint16_t* const keys = task.cache + task.block_table[start / kKvBlock] * task.block_pitch;
         const uint16_t* const values = keys + task.head_dim * kKvBlock;
+        const int64_t after = start + kKvBlock < end ? start + kKvBlock : start;
+        const uint16_t* const next = task.cache + task.block_table[after / kKvBlock] * task.block_pitch;
         const int tokens = static_cast<int>(end - start < kKvBlock ? end - start : kKvBlock);
         for_row_runs(task.rows, [&](int r, auto n) {
-            score_block<decltype(n)::value>(task.query + r * padded, padded, keys, task.head_dim,
+            score_block<decltype(n)::value>(task.query + r * padded, padded, keys, next, task.head_dim,
                                             scores + r * kKvBlock);
         });
         for (int r = 0; r < task.rows; ++r) {
@@ -189,7 +202,7 @@ void attend(const AttentionTask& task) {
         }
         for_row_runs(task.rows, [&](int r, auto n) {
             accumulate_block<decltype(n)::value>(task.weighted + r * padded, padded, factor + r, scores + r * kKvBlock,
-                                                 tokens, values);
+                                                 tokens, values, next + task.head_dim * kKvBlock);
         });
     }
 }

@@ -24,11 +24,74 @@ inline float from_bits(uint32_t bits) {
     return f;
 }
 
+inline int32_t round_code(float x) {
+    const float shifted = x + kRound;
+    int32_t bits;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    return bits - kRoundBits;
+}
+
 // Magnitudes as bits, which order like the values: the two largest quads of a block.
 struct BlockPeaks {
     uint32_t first = 0, second = 0;
     int quad = 0;  // of `first`
 };
+
+#if defined(__AVX2__)
+
+// Vectors of four quads' worth of lanes in the order 0 2 4 6 1 3 5 7, and bytes packed by two packs: back in order.
+inline __m256i in_order(__m256i a) {
+    return _mm256_permutevar8x32_epi32(a, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+inline __m256i max_within_quads(__m256i a) {
+    a = _mm256_max_epi32(a, _mm256_shuffle_epi32(a, 0xb1));
+    return _mm256_max_epi32(a, _mm256_shuffle_epi32(a, 0x4e));
+}
+
+// In every lane.
+inline __m256i max_of_lanes(__m256i a) {
+    return max_within_quads(_mm256_max_epi32(a, _mm256_permute2x128_si256(a, a, 1)));
+}
+
+inline BlockPeaks find_peaks(const float* x) {
+    __m256i quads[4];
+    for (int i = 0; i < 4; ++i) {
+        const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 8 * i));
+        quads[i] = max_within_quads(_mm256_and_si256(values, _mm256_set1_epi32(0x7fffffff)));
+    }
+    const __m256i peaks = in_order(_mm256_blend_epi32(_mm256_blend_epi32(quads[0], quads[1], 0xaa),
+                                                      _mm256_blend_epi32(quads[2], quads[3], 0xaa), 0xcc));
+    const __m256i first = max_of_lanes(peaks);
+    const int at_first = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(peaks, first)));
+    const int quad = __builtin_ctz(static_cast<unsigned>(at_first));
+    const __m256i chosen = _mm256_cmpeq_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(quad));
+    const __m256i second = max_of_lanes(_mm256_andnot_si256(chosen, peaks));
+    return {static_cast<uint32_t>(_mm256_cvtsi256_si32(first)), static_cast<uint32_t>(_mm256_cvtsi256_si32(second)),
+            quad};
+}
+
+// Codes of 32 values whose magnitudes are at most `peak`; returns the scale.
+inline float code_block(const float* x, float peak, int8_t* q8, int16_t* sum) {
+    const __m256 inverse = _mm256_set1_ps(127.0f / peak), round = _mm256_set1_ps(kRound);
+    __m256i codes[4];
+    for (int i = 0; i < 4; ++i) {
+        const __m256 shifted = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inverse), round);
+        codes[i] = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(kRoundBits));
+    }
+    const __m256i bytes =
+        in_order(_mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]), _mm256_packs_epi32(codes[2], codes[3])));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q8), bytes);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+    __m256i sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xb1));
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4e));
+    sum[0] = static_cast<int16_t>(_mm256_cvtsi256_si32(sums));
+    sum[1] = static_cast<int16_t>(_mm256_extract_epi32(sums, 4));
+    return peak / 127.0f;
+}
+
+#else
 
 inline BlockPeaks find_peaks(const float* x) {
     uint32_t bits[32];
@@ -52,13 +115,6 @@ inline BlockPeaks find_peaks(const float* x) {
     return peaks;
 }
 
-inline int32_t round_code(float x) {
-    const float shifted = x + kRound;
-    int32_t bits;
-    std::memcpy(&bits, &shifted, sizeof bits);
-    return bits - kRoundBits;
-}
-
 // Codes of 32 values whose magnitudes are at most `peak`; returns the scale.
 inline float code_block(const float* x, float peak, int8_t* q8, int16_t* sum) {
     const float inverse = 127.0f / peak;
@@ -77,6 +133,8 @@ inline float code_block(const float* x, float peak, int8_t* q8, int16_t* sum) {
     }
     return peak / 127.0f;
 }
+
+#endif
 
 // A block whose largest value is below 2^-100 counts as zero; NaN or infinity in a block makes its scale NaN, and so
 // every output that uses it. Scales are the largest magnitude / 127, codes are rounded to nearest even.
