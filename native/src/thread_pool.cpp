@@ -1,5 +1,6 @@
 #include "thread_pool.h"
 
+#include <chrono>
 #include <stdexcept>
 #include <string>
 
@@ -23,9 +24,9 @@ inline void pause_briefly() {
 // theirs away almost at once.
 constexpr int kSpins = 1500;
 constexpr int kSpinsOversubscribed = 20;
-// After its spins a thread that waits for the next run yields this often, then sleeps: some 100 us in all, so that the
-// steps of a running request find their threads awake and an idle process uses no CPU.
-constexpr int kYieldsBeforeSleep = 100;
+// After its spins a thread that waits for the next run yields for so long, then sleeps: the steps of a running request
+// find their threads awake (waking one takes longer than what lies between two steps), and an idle process uses no CPU.
+constexpr std::chrono::microseconds kAwake{1000};
 
 }  // namespace
 
@@ -73,7 +74,8 @@ void ThreadPool::work(int thread) {
         const auto next = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
         bool ready = false;
         for (int i = 0; i < spins_ && !(ready = next()); ++i) pause_briefly();
-        for (int i = 0; i < kYieldsBeforeSleep && !ready; ++i) {
+        const auto asleep = std::chrono::steady_clock::now() + kAwake;
+        while (!ready && std::chrono::steady_clock::now() < asleep) {
             std::this_thread::yield();
             ready = next();
         }
