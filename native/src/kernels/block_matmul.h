@@ -13,18 +13,27 @@
 
 namespace lpx::LPX_ISA_NS {
 
-// Up to kFusedLimit rows, codes are unpacked in registers, for up to kFusedRows rows at a time.
+// Up to fused_limit rows, codes are unpacked in registers, for up to kFusedRows rows at a time. The more a dot product
+// costs beside the unpacking, the later it pays to unpack a chunk first.
 #if defined(__AVX512F__)
 inline constexpr int kFusedRows = 4;
 inline constexpr int kTileRows = 8;  // a power of two
+constexpr int fused_limit(TileKind /*kind*/) {
+    return 7;
+}
 #elif defined(__AVX2__)
 inline constexpr int kFusedRows = 4;
 inline constexpr int kTileRows = 4;
+constexpr int fused_limit(TileKind kind) {
+    return kind.bits <= 4 ? 16 : 12;
+}
 #else
 inline constexpr int kFusedRows = 2;
 inline constexpr int kTileRows = 2;
+constexpr int fused_limit(TileKind /*kind*/) {
+    return 7;
+}
 #endif
-inline constexpr int kFusedLimit = 7;
 inline constexpr int kPassRows = 128;  // rows that share one unpacked chunk
 
 // Rows of activations from some block on, with what is added for the sums (corrections).
@@ -238,7 +247,7 @@ struct BlockScratch {
     float correction[kPassRows * kChunkBlocks * 2];
 };
 static_assert(kChunkBlocks % kRefineBlocks == 0 && 8 % kRefineBlocks == 0);
-static_assert(sizeof(BlockScratch) <= kBlockScratchBytes && kFusedLimit <= kMaxFusedRows);
+static_assert(sizeof(BlockScratch) <= kBlockScratchBytes);
 
 template <PackedFormat kFormat>
 void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end, const Activations& a, int64_t rows,
@@ -246,7 +255,8 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
     using Packed = PackedSource<kFormat>;
     auto& scratch = *static_cast<BlockScratch*>(scratch_bytes);
     const int64_t row_blocks = w.padded_cols() / 32, refinements = refined_quads(w.padded_cols());
-    if (rows <= kFusedLimit) {
+    static_assert(fused_limit(Packed::kKind) <= kMaxFusedRows);
+    if (rows <= fused_limit(Packed::kKind)) {
         // Corrections of whole rows lie behind the scratch of the chunks.
         void* correction = &scratch + 1;
         compute_corrections<Packed::kKind>(a, 0, rows, 0, row_blocks, correction);

@@ -46,7 +46,7 @@ inline constexpr int kMaximaBlock = 64;  // logits that share a maximum, see blo
 // a pass over rows, and the corrections of the few rows for which weights are not unpacked first.
 inline constexpr size_t kBlockScratchBytes = 64 * 1024;
 inline constexpr size_t kFloatScratchBytes = 16 * 1024;
-inline constexpr int kMaxFusedRows = 8;
+inline constexpr int kMaxFusedRows = 16;
 
 struct KernelTable {
     const char* isa = nullptr;
