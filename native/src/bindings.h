@@ -8,5 +8,6 @@ namespace lpx {
 void bind_matrix(nanobind::module_& m);
 void bind_decoder(nanobind::module_& m);
 void bind_vocabulary(nanobind::module_& m);
+void bind_roofline(nanobind::module_& m);
 
 }  // namespace lpx

@@ -11,6 +11,7 @@ NB_MODULE(_native, m) {
     lpx::bind_matrix(m);
     lpx::bind_decoder(m);
     lpx::bind_vocabulary(m);
+    lpx::bind_roofline(m);
     m.def(
         "trim_heap",
         [] {

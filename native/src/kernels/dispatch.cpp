@@ -17,12 +17,14 @@
     void fill_elementwise(KernelTable&); \
     void fill_attention(KernelTable&);   \
     void fill_sampling(KernelTable&);    \
+    void fill_roofline(KernelTable&);    \
     }
-#define LPX_KERNEL_SET(isa)                                                                                      \
-    {                                                                                                            \
-        #isa, {                                                                                                  \
-            isa::fill_matrix, isa::fill_quantize, isa::fill_elementwise, isa::fill_attention, isa::fill_sampling \
-        }                                                                                                        \
+#define LPX_KERNEL_SET(isa)                                                                                       \
+    {                                                                                                             \
+        #isa, {                                                                                                   \
+            isa::fill_matrix, isa::fill_quantize, isa::fill_elementwise, isa::fill_attention, isa::fill_sampling, \
+                isa::fill_roofline                                                                                \
+        }                                                                                                         \
     }
 
 namespace lpx {
@@ -46,7 +48,7 @@ namespace {
 
 struct KernelSet {
     const char* name;
-    void (*fill[5])(KernelTable&);
+    void (*fill[6])(KernelTable&);
 };
 
 // Best first.

@@ -1,6 +1,7 @@
 // The kernels of one instruction set, as plain functions on numbers. They know no model and no threads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/attention.h"
@@ -48,6 +49,8 @@ inline constexpr size_t kBlockScratchBytes = 64 * 1024;
 inline constexpr size_t kFloatScratchBytes = 16 * 1024;
 inline constexpr int kMaxFusedRows = 16;
 
+inline constexpr int64_t kReadStep = 256;  // bytes of a stream that read_streams reads at a time
+
 struct KernelTable {
     const char* isa = nullptr;
 
@@ -82,6 +85,17 @@ struct KernelTable {
     bool (*block_maxima)(const float* x, int64_t n, float* maxima) = nullptr;
     // sum of exp((x[i] - shift) * factor), in a fixed order
     float (*sum_exp)(const float* x, float shift, float factor, int64_t n) = nullptr;
+
+    // --- roofline.cpp: what the machine can do at most, see roofline.h ---
+    // Reads `streams` (1, 2, 4 or 8) streams in turn that lie one behind the other in memory, each `stream_bytes` (a
+    // multiple of kReadStep) long and prefetched `prefetch_bytes` ahead (0: the machine's own prefetching alone).
+    void (*read_streams)(const std::byte* data, int streams, int64_t stream_bytes, int64_t prefetch_bytes) = nullptr;
+    // Rounds of independent multiply-adds on registers; they return how many multiply-adds that were. The dot products
+    // are those of the matrix kernels: int8 activations with codes of 4 or 8 bits. Null where there is no unit.
+    int64_t (*peak_int8_4bit)(int64_t rounds) = nullptr;
+    int64_t (*peak_int8)(int64_t rounds) = nullptr;
+    int64_t (*peak_bf16)(int64_t rounds) = nullptr;
+    int64_t (*peak_f32)(int64_t rounds) = nullptr;
 };
 
 // Bytes of scratch per thread that matmul needs for this matrix; it must be aligned to 64 bytes.

@@ -1,0 +1,1 @@
+"""Measuring: what the machine can do at most, and how near the engine comes. Prints nothing."""

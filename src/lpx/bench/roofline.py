@@ -1,0 +1,196 @@
+"""What the machine gives at most: bytes read a second from memory and caches, multiply-adds a second.
+
+Every figure is that of the threads and the instruction set that the kernels would use, and the best of several
+repetitions, because other programs can only take away. GB are 1e9 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lpx.bench.series import Series
+from lpx.errors import ConfigError, MemoryLimitError
+
+if TYPE_CHECKING:
+    from lpx import _native
+    from lpx.runtime.cpu.caches import CacheLevel
+
+# What is read must not stay in the last cache from one pass to the next.
+_LEAST_MEMORY_BYTES = 256 << 20
+_MEMORY_PER_CACHE = 4
+# A hypervisor may report a cache that the machine does not have: more than this tells nothing more.
+_MOST_MEMORY_BYTES = 2 << 30
+_LEAST_SET_BYTES = 64 << 10
+
+KERNEL_PREFETCH_BYTES = 3072  # how far ahead the matrix kernels ask for their weights
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPattern:
+    """How a thread walks through its part of the memory."""
+
+    name: str
+    streams: int  # groups of 16 rows read side by side
+    prefetch_bytes: int  # asked for ahead of each stream; 0: the machine's own prefetching alone
+
+
+READ_PATTERNS = (
+    ReadPattern("plain", 1, 0),
+    ReadPattern("1 group ahead", 1, KERNEL_PREFETCH_BYTES),
+    ReadPattern("2 groups ahead", 2, KERNEL_PREFETCH_BYTES),
+    ReadPattern("4 groups ahead", 4, KERNEL_PREFETCH_BYTES),
+    ReadPattern("8 groups ahead", 8, KERNEL_PREFETCH_BYTES),
+)
+PEAK_KINDS = ("int8_4bit", "int8", "bf16", "f32")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFigure:
+    """Reading a working set over and over."""
+
+    pattern: ReadPattern
+    bytes_per_thread: int
+    bytes_per_second: float  # of all threads, the best repetition
+    repetitions: Series
+
+
+@dataclass(frozen=True, slots=True)
+class PeakFigure:
+    """Multiply-adds on registers."""
+
+    multiply_adds_per_second: float  # of all threads, the best repetition
+    repetitions: Series
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBandwidth:
+    """Reading memory that no cache holds."""
+
+    bytes_per_second: float  # the best of all patterns
+    best_pattern: str
+    working_set_bytes: int  # of all threads
+    patterns: tuple[ReadFigure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The machine's limits for some threads and one instruction set."""
+
+    isa: str
+    threads: int
+    memory: ReadBandwidth
+    l2: ReadFigure | None  # each thread in half of its core's cache; None: not described, or not apart from the L3
+    l3: ReadFigure | None  # all threads in half of what they share
+    peaks: dict[str, PeakFigure | None]  # by PEAK_KINDS; None: the instruction set has no unit
+
+
+def measure_roofline(
+    threads: int | None = None,
+    isa: str | None = None,
+    *,
+    seconds: float = 0.7,
+    working_set_bytes: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Roofline:
+    """Measure everything, `seconds` for each figure; `progress` is told what is being measured.
+
+    Raises ConfigError for threads or an instruction set that cannot be had, and MemoryLimitError when the working set
+    (default: four times the last cache) does not fit.
+    """
+    from lpx.runtime.cpu.caches import cache_levels
+
+    tell = progress or (lambda what: None)
+    caches = cache_levels()
+    machine = _open(threads, isa, working_set_bytes, caches)
+    own = _bytes_per_thread(working_set_bytes, machine.threads, caches)
+    memory = _read_memory(machine, own, seconds, tell)
+    l2 = l3 = None
+    l2_bytes = caches[2].bytes // 2 if 2 in caches else 0
+    l3_bytes = min(caches[3].bytes, caches[3].total_bytes // machine.threads) // 2 if 3 in caches else 0
+    if _LEAST_SET_BYTES <= l2_bytes <= own:
+        tell("reading the L2 cache")
+        l2 = _read(machine, READ_PATTERNS[0], l2_bytes, seconds)
+    if 4 * l2_bytes <= l3_bytes <= own:
+        tell("reading the L3 cache")
+        l3 = max(
+            (_read(machine, pattern, l3_bytes, seconds / 2) for pattern in READ_PATTERNS[:2]),
+            key=lambda figure: figure.bytes_per_second,
+        )
+    peaks: dict[str, PeakFigure | None] = {}
+    for kind in PEAK_KINDS:
+        tell(f"multiplying {kind}")
+        rates = machine.multiply_add(kind, seconds)
+        peaks[kind] = PeakFigure(max(rates), Series.of(rates)) if rates else None
+    return Roofline(isa=machine.isa, threads=machine.threads, memory=memory, l2=l2, l3=l3, peaks=peaks)
+
+
+def measure_read_bandwidth(
+    threads: int | None = None,
+    isa: str | None = None,
+    *,
+    seconds: float = 0.3,
+    working_set_bytes: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> ReadBandwidth:
+    """The memory part of `measure_roofline` alone; raises the same."""
+    from lpx.runtime.cpu.caches import cache_levels
+
+    caches = cache_levels()
+    machine = _open(threads, isa, working_set_bytes, caches)
+    own = _bytes_per_thread(working_set_bytes, machine.threads, caches)
+    return _read_memory(machine, own, seconds, progress or (lambda what: None))
+
+
+def _open(
+    threads: int | None, isa: str | None, working_set_bytes: int | None, caches: dict[int, CacheLevel]
+) -> _native.Roofline:
+    from lpx import _native
+    from lpx.runtime.cpu.topology import default_threads
+    from lpx.runtime.memory import available_bytes
+
+    if threads is not None and threads < 1:
+        raise ConfigError(f"threads must be a whole number of at least 1, not {threads}")
+    threads = threads or default_threads()
+    own = _bytes_per_thread(working_set_bytes, threads, caches)
+    available = available_bytes()
+    if own * threads > available:
+        raise MemoryLimitError(
+            f"measuring reads {own * threads / 2**20:,.0f} MiB, well beyond the caches, over and over; only "
+            f"{available / 2**20:,.0f} MiB can be had. End other programs or raise the memory limit"
+        )
+    try:
+        return _native.Roofline(threads=threads, isa=isa or "", bytes=own)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    except MemoryError:
+        raise MemoryLimitError(f"{own * threads / 2**20:,.0f} MiB to read could not be had") from None
+
+
+def _bytes_per_thread(working_set_bytes: int | None, threads: int, caches: dict[int, CacheLevel]) -> int:
+    if working_set_bytes is None:
+        last = caches[max(caches)].total_bytes if caches else 0
+        working_set_bytes = min(max(_LEAST_MEMORY_BYTES, _MEMORY_PER_CACHE * last), _MOST_MEMORY_BYTES)
+    return -(-working_set_bytes // threads)
+
+
+def _read_memory(
+    machine: _native.Roofline, bytes_per_thread: int, seconds: float, tell: Callable[[str], None]
+) -> ReadBandwidth:
+    figures = []
+    for pattern in READ_PATTERNS:
+        tell(f"reading memory, {pattern.name}")
+        figures.append(_read(machine, pattern, bytes_per_thread, seconds))
+    best = max(figures, key=lambda figure: figure.bytes_per_second)
+    return ReadBandwidth(
+        bytes_per_second=best.bytes_per_second,
+        best_pattern=best.pattern.name,
+        working_set_bytes=bytes_per_thread * machine.threads,
+        patterns=tuple(figures),
+    )
+
+
+def _read(machine: _native.Roofline, pattern: ReadPattern, bytes_per_thread: int, seconds: float) -> ReadFigure:
+    rates = machine.read(bytes_per_thread, pattern.streams, pattern.prefetch_bytes, seconds)
+    return ReadFigure(pattern, bytes_per_thread, max(rates), Series.of(rates))
