@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from lpx.cli import chat, models, run, serve
+from lpx.cli import bench, chat, models, run, serve
 from lpx.errors import LpxError
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -48,6 +48,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
+app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 
 

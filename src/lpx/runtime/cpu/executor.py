@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,10 +25,13 @@ _BATCH_BYTES = 32 << 20
 class CpuExecutor:
     """Implements `lpx.runtime.step.Executor` with the native decoder. Not thread-safe: one caller at a time."""
 
-    def __init__(self, decoder: _native.Decoder, info: ExecutorInfo, vocab_size: int, max_model_len: int) -> None:
+    def __init__(
+        self, decoder: _native.Decoder, info: ExecutorInfo, vocab_size: int, max_model_len: int, windows: Sequence[int]
+    ) -> None:
         self._decoder: _native.Decoder | None = decoder
         self._info = info
         self._vocab_size = vocab_size
+        self._windows = windows  # of each layer, in tokens; 0: the whole context
         self.max_model_len = max_model_len
 
     @classmethod
@@ -76,7 +79,8 @@ class CpuExecutor:
             decoder.finish()
         except ValueError as error:
             raise ModelFileError(f"{files.path}: {error}") from error
-        return cls(decoder, _info(decoder, plan, packed), config.vocab_size, plan.max_model_len)
+        windows = [layer.window for layer in config.layers]
+        return cls(decoder, _info(decoder, plan, packed), config.vocab_size, plan.max_model_len, windows)
 
     @property
     def info(self) -> ExecutorInfo:
@@ -101,6 +105,12 @@ class CpuExecutor:
     def step_profile(self) -> dict[str, float]:
         """Seconds per phase on the first thread since profiling was switched on."""
         return self._open().profile()
+
+    def kv_bytes_read(self, context: float) -> float:
+        """Bytes of keys and values that one row reads when it sees `context` tokens, itself included."""
+        info = self._info
+        per_layer = info.kv_bytes / (info.num_blocks * info.block_size * len(self._windows))
+        return per_layer * sum(min(context, window or context) for window in self._windows)
 
     def close(self) -> None:
         """Free weights, KV cache and threads; idempotent."""

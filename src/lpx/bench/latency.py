@@ -1,0 +1,294 @@
+"""How long the engine takes for one batch of requests, prefill and decode apart, and how near that is to the limit.
+
+The limit of decoding is the read bandwidth of the machine over the bytes that a token moves: the weights, shared by the
+streams of a step, and the keys and values of its own context.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from lpx.bench.roofline import ReadBandwidth, measure_read_bandwidth
+from lpx.bench.series import Series
+from lpx.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lpx.engine.engine import Engine
+    from lpx.engine.outputs import EngineInfo, RequestDelta
+    from lpx.runtime.cpu.executor import CpuExecutor
+
+_WARM_UP_STEPS = 4
+_PROFILE_PASSES = 3
+
+# Parts of a decode step: name, and the phases of the executor that it holds. "python" is what they leave of the step.
+_PARTS = {
+    "qkv": ("qkv",),
+    "output": ("output",),
+    "gate_up": ("gate_up",),
+    "down": ("down",),
+    "attention": ("attention",),
+    "norm": ("norm",),  # and quantization of activations
+    "head": ("head",),
+    "sampling": ("sample",),
+    "wait": ("wait",),  # at barriers, for the other threads
+    "begin": ("begin",),  # embedding and rotary tables
+}
+MATRIX_PARTS = ("qkv", "output", "gate_up", "down")
+PARTS = (*_PARTS, "python")
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """What one decode step spends on one thing, on the first thread."""
+
+    ms: float
+    share: float  # of the step
+
+
+@dataclass(frozen=True, slots=True)
+class StepBreakdown:
+    """One decode step, from a pass of its own: reading the clock in every phase costs a little."""
+
+    step_ms: float  # wall time; the parts add up to it
+    steps: int  # that it is the mean of
+    parts: dict[str, StepPart]  # by PARTS; "python" is scheduling, sampling results and text
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLimit:
+    """What reading memory alone would allow, for the mean context of the measured steps."""
+
+    read_bandwidth: ReadBandwidth  # the better of one measurement before and one after
+    mean_context: float  # tokens that a row attends to
+    weight_bytes_per_token: float  # of a step, shared by its streams
+    kv_bytes_per_token: float
+    bytes_per_token: float
+    tokens_per_second: float
+    fraction: float  # of it that the median decode speed reaches
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One batch of requests, `repeats` times."""
+
+    in_use: EngineInfo
+    input_len: int
+    output_len: int
+    batch_size: int
+    repeats: int
+    prefill_tokens_per_second: Series  # of all streams together
+    decode_tokens_per_second: Series  # of all streams together
+    time_to_first_token_ms: Series  # from the requests to the first token of the last stream
+    decode_step_ms: Series
+    limit: DecodeLimit
+    step: StepBreakdown
+
+
+def measure_latency(
+    engine: Engine,
+    *,
+    input_len: int = 512,
+    output_len: int = 128,
+    batch_size: int = 1,
+    repeats: int = 5,
+    working_set_bytes: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Latency:
+    """Run greedy requests of random tokens on an idle engine and see where the time goes.
+
+    Prefill is measured with requests for one token; decoding over the steps in which all streams get a token. Raises
+    ConfigError when the numbers do not fit the engine and MemoryLimitError when the bandwidth cannot be measured.
+    """
+    _check(engine, input_len, output_len, batch_size, repeats)
+    tell = progress or (lambda what: None)
+    executor = _executor(engine)
+    info = executor.info
+    prompts = _Prompts(engine, input_len, batch_size)
+    steps = output_len - 1
+
+    def read_bandwidth() -> ReadBandwidth:
+        tell("reading memory")
+        return measure_read_bandwidth(info.threads, info.isa, working_set_bytes=working_set_bytes)
+
+    before = read_bandwidth()
+    tell("warming up")
+    _prefill(engine, prompts.fresh())
+    _decode(engine, prompts.fresh(), min(steps, _WARM_UP_STEPS))
+    prefill_seconds: list[float] = []
+    passes: list[_Pass] = []
+    for number in range(repeats):
+        tell(f"repeat {number + 1} of {repeats}")
+        prefill_seconds.append(_prefill(engine, prompts.fresh()))
+        passes.append(_decode(engine, prompts.fresh(), steps))
+    tell("profiling")
+    step = _profile(engine, executor, prompts, steps, min(repeats, _PROFILE_PASSES))
+    bandwidth = max(before, read_bandwidth(), key=lambda measured: measured.bytes_per_second)
+
+    decode = Series.of(batch_size * done.steps / done.seconds for done in passes)
+    mean_context = sum(done.mean_context for done in passes) / repeats
+    weights, kv = info.bytes_per_token / batch_size, executor.kv_bytes_read(mean_context)
+    most = bandwidth.bytes_per_second / (weights + kv)
+    return Latency(
+        in_use=engine.info,
+        input_len=input_len,
+        output_len=output_len,
+        batch_size=batch_size,
+        repeats=repeats,
+        prefill_tokens_per_second=Series.of(batch_size * input_len / seconds for seconds in prefill_seconds),
+        decode_tokens_per_second=decode,
+        time_to_first_token_ms=Series.of(1e3 * seconds for seconds in prefill_seconds),
+        decode_step_ms=Series.of(1e3 * done.seconds / done.steps for done in passes),
+        limit=DecodeLimit(
+            read_bandwidth=bandwidth,
+            mean_context=mean_context,
+            weight_bytes_per_token=weights,
+            kv_bytes_per_token=kv,
+            bytes_per_token=weights + kv,
+            tokens_per_second=most,
+            fraction=decode.median / most,
+        ),
+        step=step,
+    )
+
+
+def _check(engine: Engine, input_len: int, output_len: int, batch_size: int, repeats: int) -> None:
+    for name, value, least in (
+        ("--input-len", input_len, 1),
+        ("--output-len", output_len, 2),  # decoding begins with the second token
+        ("--batch-size", batch_size, 1),
+        ("--repeats", repeats, 1),
+    ):
+        if value < least:
+            raise ConfigError(f"{name} must be at least {least}, not {value}")
+    info = engine.info
+    if input_len + output_len > info.max_model_len:
+        raise ConfigError(
+            f"{input_len} tokens in and {output_len} out do not fit the context of {info.max_model_len}; "
+            "lower --input-len or --output-len, or raise --max-model-len"
+        )
+    if batch_size > info.max_num_seqs:
+        raise ConfigError(
+            f"a batch of {batch_size} needs --max-num-seqs {batch_size}: the engine runs {info.max_num_seqs} at once"
+        )
+    needed = batch_size * -(-(input_len + output_len) // info.block_size)
+    if needed > info.num_blocks:
+        raise ConfigError(
+            f"{batch_size} streams of {input_len + output_len} tokens need {needed} KV blocks and there are "
+            f"{info.num_blocks}; raise --kv-cache-memory, or lower --batch-size, --input-len or --output-len"
+        )
+
+
+def _executor(engine: Engine) -> CpuExecutor:
+    from lpx.runtime.cpu.executor import CpuExecutor
+
+    if not isinstance(engine.executor, CpuExecutor):
+        raise ConfigError(f"the device {engine.info.device!r} cannot tell where a step spends its time")
+    return engine.executor
+
+
+class _Prompts:
+    """Random prompts, new ones every time, so that nothing kept from earlier ones can help."""
+
+    def __init__(self, engine: Engine, length: int, count: int) -> None:
+        self._random = random.Random(0)
+        self._vocab_size, self._length, self._count = engine.info.vocab_size, length, count
+
+    def fresh(self) -> list[list[int]]:
+        return [[self._random.randrange(self._vocab_size) for _ in range(self._length)] for _ in range(self._count)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """Decode steps in which all streams got a token."""
+
+    steps: int
+    seconds: float
+    mean_context: float
+
+
+def _add_requests(engine: Engine, prompts: list[list[int]], max_tokens: int) -> set[str]:
+    from lpx.engine.sampling_params import SamplingParams
+
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    return {engine.add_request(prompt, params) for prompt in prompts}
+
+
+def _step(engine: Engine) -> list[RequestDelta]:
+    deltas = engine.step()
+    for delta in deltas:
+        if delta.error is not None:
+            raise delta.error
+    return deltas
+
+
+def _prefill(engine: Engine, prompts: list[list[int]]) -> float:
+    """Seconds until all prompts have their first token."""
+    started = perf_counter()
+    try:
+        _add_requests(engine, prompts, max_tokens=1)
+        while engine.has_work:
+            _step(engine)
+        return perf_counter() - started
+    finally:
+        engine.abort_all()
+
+
+def _decode(engine: Engine, prompts: list[list[int]], steps: int, begin: Callable[[], None] | None = None) -> _Pass:
+    """Prefill, then `steps` steps, fewer when a stream is at the end of its context; `begin` is called between.
+
+    Prompts that are computed in several steps begin to decode one after the other, so the requests are for as many
+    tokens as fit and are aborted when the steps are done.
+    """
+    room = engine.info.max_model_len - len(prompts[0])
+    try:
+        waiting = _add_requests(engine, prompts, max_tokens=room)
+        ended = False
+        while waiting:
+            for delta in _step(engine):
+                waiting.discard(delta.request_id)
+                ended = ended or delta.finish_reason is not None
+        if ended:
+            raise ConfigError(
+                "the first stream was at the end of its context before the last one began to decode; raise "
+                "--max-num-batched-tokens or --max-model-len, or lower --batch-size or --input-len"
+            )
+        context = sum(len(sequence.tokens) for sequence in engine.scheduler.running) / len(prompts)
+        if begin is not None:
+            begin()
+        done = 0
+        started = perf_counter()
+        while done < steps and not ended:
+            deltas = _step(engine)
+            if len(deltas) < len(prompts):
+                raise ConfigError("the KV cache is too small for all streams at once; raise --kv-cache-memory")
+            done += 1
+            ended = any(delta.finish_reason is not None for delta in deltas)
+        return _Pass(done, perf_counter() - started, context + (done - 1) / 2)
+    finally:
+        engine.abort_all()
+
+
+def _profile(engine: Engine, executor: CpuExecutor, prompts: _Prompts, steps: int, passes: int) -> StepBreakdown:
+    """The breakdown of the pass with the median step."""
+    found: list[StepBreakdown] = []
+    try:
+        for _ in range(passes):
+            done = _decode(engine, prompts.fresh(), steps, begin=lambda: executor.set_profiling(True))
+            found.append(_breakdown(executor.step_profile(), done))
+    finally:
+        executor.set_profiling(False)
+    return sorted(found, key=lambda breakdown: breakdown.step_ms)[len(found) // 2]
+
+
+def _breakdown(profile: dict[str, float], done: _Pass) -> StepBreakdown:
+    seconds = {name: sum(profile[phase] for phase in phases) for name, phases in _PARTS.items()}
+    seconds["python"] = done.seconds - sum(profile.values())
+    return StepBreakdown(
+        step_ms=1e3 * done.seconds / done.steps,
+        steps=done.steps,
+        parts={name: StepPart(1e3 * part / done.steps, part / done.seconds) for name, part in seconds.items()},
+    )
