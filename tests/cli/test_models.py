@@ -46,7 +46,8 @@ def test_version_is_that_of_the_package(lpx):
 
 
 def test_every_command_has_an_example(lpx):
-    for command in (("run",), ("chat",), ("serve",), ("models", "pull"), ("models", "list"), ("models", "path")):
+    models = [("models", name) for name in ("pull", "list", "path")]
+    for command in (("run",), ("chat",), ("serve",), ("bench", "roofline"), ("bench", "latency"), *models):
         done = lpx(*command, "--help")
         assert done.returncode == 0
         assert f"Example: lpx {' '.join(command)}" in done.stdout

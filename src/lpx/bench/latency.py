@@ -95,13 +95,15 @@ def measure_latency(
     output_len: int = 128,
     batch_size: int = 1,
     repeats: int = 5,
+    read_seconds: float = 0.3,
     working_set_bytes: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Latency:
     """Run greedy requests of random tokens on an idle engine and see where the time goes.
 
-    Prefill is measured with requests for one token; decoding over the steps in which all streams get a token. Raises
-    ConfigError when the numbers do not fit the engine and MemoryLimitError when the bandwidth cannot be measured.
+    Prefill is measured with requests for one token; decoding over the steps in which all streams get a token.
+    `read_seconds` and `working_set_bytes` are for the read bandwidth, see `lpx.bench.roofline`. Raises ConfigError when
+    the numbers do not fit the engine and MemoryLimitError when the bandwidth cannot be measured.
     """
     _check(engine, input_len, output_len, batch_size, repeats)
     tell = progress or (lambda what: None)
@@ -112,7 +114,7 @@ def measure_latency(
 
     def read_bandwidth() -> ReadBandwidth:
         tell("reading memory")
-        return measure_read_bandwidth(info.threads, info.isa, working_set_bytes=working_set_bytes)
+        return measure_read_bandwidth(info.threads, info.isa, seconds=read_seconds, working_set_bytes=working_set_bytes)
 
     before = read_bandwidth()
     tell("warming up")

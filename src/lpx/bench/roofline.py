@@ -68,6 +68,8 @@ class PeakFigure:
 class ReadBandwidth:
     """Reading memory that no cache holds."""
 
+    isa: str
+    threads: int
     bytes_per_second: float  # the best of all patterns
     best_pattern: str
     working_set_bytes: int  # of all threads
@@ -78,8 +80,6 @@ class ReadBandwidth:
 class Roofline:
     """The machine's limits for some threads and one instruction set."""
 
-    isa: str
-    threads: int
     memory: ReadBandwidth
     l2: ReadFigure | None  # each thread in half of its core's cache; None: not described, or not apart from the L3
     l3: ReadFigure | None  # all threads in half of what they share
@@ -90,7 +90,7 @@ def measure_roofline(
     threads: int | None = None,
     isa: str | None = None,
     *,
-    seconds: float = 0.7,
+    seconds: float = 0.5,
     working_set_bytes: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Roofline:
@@ -112,7 +112,7 @@ def measure_roofline(
     if _LEAST_SET_BYTES <= l2_bytes <= own:
         tell("reading the L2 cache")
         l2 = _read(machine, READ_PATTERNS[0], l2_bytes, seconds)
-    if 4 * l2_bytes <= l3_bytes <= own:
+    if max(_LEAST_SET_BYTES, 4 * l2_bytes) <= l3_bytes <= own:
         tell("reading the L3 cache")
         l3 = max(
             (_read(machine, pattern, l3_bytes, seconds / 2) for pattern in READ_PATTERNS[:2]),
@@ -123,7 +123,7 @@ def measure_roofline(
         tell(f"multiplying {kind}")
         rates = machine.multiply_add(kind, seconds)
         peaks[kind] = PeakFigure(max(rates), Series.of(rates)) if rates else None
-    return Roofline(isa=machine.isa, threads=machine.threads, memory=memory, l2=l2, l3=l3, peaks=peaks)
+    return Roofline(memory=memory, l2=l2, l3=l3, peaks=peaks)
 
 
 def measure_read_bandwidth(
@@ -184,6 +184,8 @@ def _read_memory(
         figures.append(_read(machine, pattern, bytes_per_thread, seconds))
     best = max(figures, key=lambda figure: figure.bytes_per_second)
     return ReadBandwidth(
+        isa=machine.isa,
+        threads=machine.threads,
         bytes_per_second=best.bytes_per_second,
         best_pattern=best.pattern.name,
         working_set_bytes=bytes_per_thread * machine.threads,

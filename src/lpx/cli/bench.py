@@ -111,7 +111,7 @@ def latency(
 
 def _print_roofline(measured: Roofline) -> None:
     memory = measured.memory
-    print(f"{measured.isa}, {_count(measured.threads, 'thread')}; the best of all repetitions\n")
+    print(f"{memory.isa}, {_count(memory.threads, 'thread')}; the best of all repetitions\n")
     print(f"{'memory read':<30}{memory.bytes_per_second / 1e9:10.1f} GB/s   {memory.best_pattern}")
     for figure in memory.patterns:
         print(_read_line(f"  {figure.pattern.name}", figure))
@@ -120,7 +120,7 @@ def _print_roofline(measured: Roofline) -> None:
     print()
     for kind, peak in measured.peaks.items():
         if peak is None:
-            print(f"{_PEAK_NAMES[kind]:<30}{'n/a':>10}                 {measured.isa} has no unit for it")
+            print(f"{_PEAK_NAMES[kind]:<30}{'n/a':>10}                 {memory.isa} has no unit for it")
         else:
             print(f"{_PEAK_NAMES[kind]:<30}{peak.multiply_adds_per_second / 1e9:10.1f} G multiply-adds/s")
 

@@ -1,0 +1,107 @@
+"""What a latency measurement holds: parts that add up, bytes that can be counted by hand, refusals with a way out."""
+
+import pytest
+
+from lpx.bench.latency import PARTS, measure_latency
+from lpx.engine.engine import Engine
+from lpx.errors import ConfigError
+from lpx.options import EngineOptions
+from tests.reference.model_files import write_hf_folder
+from tests.reference.tiny_models import make_tiny
+
+WORKING_SET = 3 << 20
+
+
+@pytest.fixture(scope="module", params=["llama", "mistral"])
+def engine(request, tmp_path_factory):
+    config, weights = make_tiny(request.param, seed=1)
+    folder = write_hf_folder(tmp_path_factory.mktemp("model"), config, weights)
+    options = EngineOptions(
+        model=str(folder), threads=2, max_num_seqs=8, max_num_batched_tokens=64, kv_cache_memory=1 << 20
+    )
+    engine = Engine.load(options)
+    yield engine
+    assert not engine.has_work
+    assert engine.kv_cache.num_free == engine.kv_cache.num_blocks
+    engine.close()
+
+
+def measure(engine, **options):
+    return measure_latency(engine, **{"repeats": 2, "read_seconds": 0.0, "working_set_bytes": WORKING_SET, **options})
+
+
+def test_one_stream(engine):
+    told = []
+    measured = measure(engine, input_len=40, output_len=9, progress=told.append)
+    assert (measured.input_len, measured.output_len, measured.batch_size, measured.repeats) == (40, 9, 1, 2)
+    assert measured.in_use == engine.info
+    for series in (
+        measured.prefill_tokens_per_second,
+        measured.decode_tokens_per_second,
+        measured.time_to_first_token_ms,
+        measured.decode_step_ms,
+    ):
+        assert len(series.values) == 2
+        assert 0 < series.low <= series.median <= series.high
+    assert told
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_parts_of_a_step_add_up_to_it(engine, batch_size):
+    step = measure(engine, input_len=16, output_len=6, batch_size=batch_size).step
+    assert list(step.parts) == list(PARTS)
+    assert step.steps == 5
+    assert sum(part.ms for part in step.parts.values()) == pytest.approx(step.step_ms)
+    assert sum(part.share for part in step.parts.values()) == pytest.approx(1.0)
+    assert all(part.ms >= 0 for part in step.parts.values())
+    for name in ("qkv", "output", "gate_up", "down", "attention", "norm", "head", "python"):
+        assert step.parts[name].ms > 0
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_bytes_and_limit_can_be_counted_by_hand(engine, batch_size):
+    measured = measure(engine, input_len=30, output_len=6, batch_size=batch_size)
+    limit = measured.limit
+    # The steps after the first token see 31, 32, 33, 34 and 35 tokens of each stream; streams whose prompts took
+    # several steps are a little ahead.
+    assert limit.mean_context == 33 if batch_size == 1 else 33 <= limit.mean_context < 36
+    layers, heads, dims, padded = 3, 2, 12, 16
+    window = 19 if measured.in_use.architecture == "mistral" else 10**6
+    per_token = layers * heads * (dims + padded) * 2
+    assert limit.kv_bytes_per_token == pytest.approx(per_token * min(limit.mean_context, window))
+    assert limit.weight_bytes_per_token == engine.info.bytes_per_token / batch_size
+    assert limit.bytes_per_token == limit.weight_bytes_per_token + limit.kv_bytes_per_token
+    assert limit.tokens_per_second == pytest.approx(limit.read_bandwidth.bytes_per_second / limit.bytes_per_token)
+    assert limit.fraction == pytest.approx(measured.decode_tokens_per_second.median / limit.tokens_per_second)
+
+
+def test_prompts_of_several_steps_still_decode_together(engine):
+    measured = measure(engine, input_len=100, output_len=8, batch_size=4)
+    assert measured.step.steps == 7
+    assert measured.limit.mean_context > 104
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"input_len": 0}, "--input-len"),
+        ({"output_len": 1}, "--output-len"),
+        ({"batch_size": 0}, "--batch-size"),
+        ({"repeats": 0}, "--repeats"),
+        ({"input_len": 505}, "--max-model-len"),
+        ({"batch_size": 9}, "--max-num-seqs 9"),
+        ({"input_len": 500, "batch_size": 8}, "--kv-cache-memory"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_way_out(engine, options, said):
+    with pytest.raises(ConfigError, match=said):
+        measure(engine, **{"input_len": 16, "output_len": 8, **options})
+
+
+def test_engine_serves_requests_afterwards(engine):
+    from lpx.engine.sampling_params import SamplingParams
+
+    measure(engine, input_len=8, output_len=4)
+    engine.add_request([1, 2, 3], SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True))
+    ended = [delta for _ in range(3) if engine.has_work for delta in engine.step() if delta.finish_reason]
+    assert [delta.finish_reason for delta in ended] == ["length"]
