@@ -1,9 +1,10 @@
-"""LPX against llama.cpp: same file, same prompt ids, same threads, in alternation in one run.
+"""LPX against other engines: same file, same prompt ids, same threads, in alternation in one run.
 
     python benchmarks/peers.py MODEL.gguf [MODEL.gguf ...] --peer-python PEER_ENV/bin/python
 
-Run it with the interpreter that has LPX; `--peer-python` is one that has llama-cpp-python built for this machine. Each
-side lives in its own process and sleeps while the other runs. A measurement during which other programs used more than
+Run it with the interpreter that has LPX; `--peer-python` is one that has llama-cpp-python built for this machine,
+`--openvino-python` one that has openvino-genai, `--transformers-python` one that has torch and transformers. Each side
+lives in its own process and sleeps while the others run. A measurement during which other programs used more than
 `--quiet` of the machine is repeated, up to `--retries` times; what was kept in spite of that is marked.
 """
 
@@ -19,9 +20,21 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from workers.process import Worker, machine_busy_seconds
+from workers.process import Worker, WorkerError, machine_busy_seconds
 
 DATA = Path(__file__).parent / "data"
+BATCH = 512  # tokens of a step: all prompts of a decode task fit one
+LPX = "LPX"
+COLD_PROGRAMS = {
+    "llama.cpp": "import llama_cpp; m = llama_cpp.Llama(sys.argv[1], n_ctx=512, n_threads=int(sys.argv[2]), "
+    "verbose=False); print(m('The harbour is', max_tokens=1, temperature=0)['choices'][0]['text'], flush=True)",
+    "OpenVINO": "import openvino_genai; m = openvino_genai.LLMPipeline(sys.argv[1], 'CPU', "
+    "INFERENCE_NUM_THREADS=int(sys.argv[2])); print(m.generate('The harbour is', max_new_tokens=1), flush=True)",
+    "transformers": "import os, torch, transformers as t; torch.set_num_threads(int(sys.argv[2])); "
+    "at = dict(zip(('pretrained_model_name_or_path', 'gguf_file'), os.path.split(sys.argv[1]))); "
+    "k = t.AutoTokenizer.from_pretrained(**at); m = t.AutoModelForCausalLM.from_pretrained(**at); "
+    "print(k.decode(m.generate(**k('The harbour is', return_tensors='pt'), max_new_tokens=1)[0]), flush=True)",
+}
 
 
 @dataclass
@@ -39,11 +52,9 @@ class Series:
 @dataclass(frozen=True)
 class Task:
     name: str
-    unit: str
     prompts: int
     prompt_tokens: int
     tokens: int
-    higher_is_better: bool = True
 
     def figure(self, reply):
         """Tokens a second from a worker's reply."""
@@ -54,12 +65,11 @@ class Task:
 
 def main():
     options = parse_arguments()
-    tasks = [
-        Task("decode, 1 stream", "tokens/s", 1, 24, options.decode_tokens),
-        Task(f"decode, {options.streams} streams", "tokens/s", options.streams, 24, options.decode_tokens),
-        Task(f"prefill, {options.prefill} tokens", "tokens/s", 1, options.prefill, 1),
-    ]
-    results = [measure_model(model, tasks, options) for model in options.models]
+    tasks = make_tasks(options)
+    try:
+        results = [measure_model(model, tasks, options) for model in options.models]
+    except WorkerError as error:
+        raise SystemExit(f"error: {error}") from None
     machine = {"processor": processor_name(), "cores": os.cpu_count(), "python": platform.python_version()}
     if options.json:
         print(json.dumps({"machine": machine, "rounds": options.rounds, "models": results}, indent=1))
@@ -70,32 +80,69 @@ def main():
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="+", type=Path, help="GGUF files")
-    parser.add_argument("--peer-python", type=Path, help="interpreter with llama-cpp-python; without it LPX runs alone")
+    parser.add_argument("--peer-python", type=Path, help="interpreter with llama-cpp-python")
+    parser.add_argument("--openvino-python", type=Path, help="interpreter with openvino-genai")
+    parser.add_argument("--transformers-python", type=Path, help="interpreter with torch, transformers and gguf")
+    parser.add_argument("--transformers-dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--decode-tokens", type=int, default=128)
-    parser.add_argument("--streams", type=int, default=16)
-    parser.add_argument("--prefill", type=int, default=512)
+    parser.add_argument("--streams", type=numbers, default=[1, 16], help="streams that decode together: 1,2,4,8,16,32")
+    parser.add_argument("--prefill", type=numbers, default=[512], help="tokens of a prompt: 512,2048")
+    parser.add_argument("--context", type=numbers, default=[], help="decode one stream behind so many tokens: 4096")
     parser.add_argument("--isa", help="LPX kernel set (default: the best)")
     parser.add_argument("--quiet", type=float, default=0.1, help="share of the machine that others may use")
     parser.add_argument("--retries", type=int, default=3, help="repetitions of a disturbed measurement")
     parser.add_argument("--no-first-token", action="store_true", help="leave out the cold process")
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if max(options.streams) > BATCH // 4:
+        parser.error(f"--streams: at most {BATCH // 4}, so that all prompts fit one step")
+    if options.decode_tokens < 2:
+        parser.error("--decode-tokens: at least 2; decoding begins with the second token")
+    return options
+
+
+def numbers(text):
+    values = [int(part) for part in text.split(",") if part]
+    if not values or min(values) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of positive numbers such as 1,16")
+    return values
+
+
+def make_tasks(options):
+    tokens = options.decode_tokens
+    return [
+        *(Task(f"decode, {n} stream{'s' if n > 1 else ''}", n, min(24, BATCH // n), tokens) for n in options.streams),
+        *(Task(f"decode at a context of {n}", 1, n, tokens) for n in options.context),
+        *(Task(f"prefill, {n} tokens", 1, n, 1) for n in options.prefill),
+    ]
+
+
+def start_workers(options):
+    """The engines by name, LPX first."""
+    scripts = {
+        LPX: (sys.executable, "lpx_worker.py"),
+        "llama.cpp": (options.peer_python, "llama_cpp_worker.py"),
+        "OpenVINO": (options.openvino_python, "openvino_worker.py"),
+        "transformers": (options.transformers_python, "transformers_worker.py"),
+    }
+    return {name: Worker(name, python, script) for name, (python, script) in scripts.items() if python}
 
 
 def measure_model(model, tasks, options):
-    context = max(options.prefill, 24 + options.decode_tokens) + 64
-    load = {"model": str(model.resolve()), "threads": options.threads, "context": context, "sequences": options.streams}
-    workers = {"lpx": Worker("LPX", sys.executable, "lpx_worker.py")}
-    if options.peer_python:
-        workers["peer"] = Worker("llama.cpp", options.peer_python, "llama_cpp_worker.py")
+    load = {
+        "model": str(model.resolve()),
+        "threads": options.threads,
+        "context": 24 + options.decode_tokens + 64,
+        "sequences": max(options.streams),
+        "long_context": max(task.prompt_tokens + task.tokens for task in tasks) + 64,
+    }
+    more = {LPX: {"isa": options.isa}, "transformers": {"dtype": options.transformers_dtype}}
+    workers = start_workers(options)
     try:
-        engines = {
-            side: worker.ask("load", **load, **({"isa": options.isa} if side == "lpx" and options.isa else {}))
-            for side, worker in workers.items()
-        }
-        ids = workers["lpx"].ask("encode", text=(DATA / "english.txt").read_text(encoding="utf-8"))["token_ids"]
+        engines = {side: worker.ask("load", **load, **more.get(side, {})) for side, worker in workers.items()}
+        ids = workers[LPX].ask("encode", text=(DATA / "english.txt").read_text(encoding="utf-8"))["token_ids"]
         series = {task.name: {side: Series() for side in workers} for task in tasks}
         same = run_rounds(workers, tasks, ids, series, options)
     finally:
@@ -105,7 +152,7 @@ def measure_model(model, tasks, options):
         "model": model.name,
         "engines": engines,
         "same_first_tokens": same,
-        "tasks": {task.name: summary(series[task.name], task.unit, True) for task in tasks},
+        "tasks": {task.name: summary(series[task.name], "tokens/s", True) for task in tasks},
     }
     if not options.no_first_token:
         result["tasks"]["first token, cold process"] = summary(first_tokens(model, options), "s", False)
@@ -113,8 +160,8 @@ def measure_model(model, tasks, options):
 
 
 def run_rounds(workers, tasks, ids, series, options):
-    """Fills `series`; returns the share of first tokens on which the sides agree (greedy, so nearly 1)."""
-    agreed = total = 0
+    """Fills `series`; returns by peer the share of first tokens that are LPX's too (greedy, so nearly 1)."""
+    agreed, total = dict.fromkeys(workers, 0), 0
     for worker in workers.values():  # warm-up: page in weights, start threads; not counted
         worker.ask("generate", prompts=[ids[:8]], tokens=4)
     for number in range(options.rounds):
@@ -129,10 +176,10 @@ def run_rounds(workers, tasks, ids, series, options):
                 series[task.name][side].values.append(task.figure(reply))
                 series[task.name][side].other_share.append(share)
                 first[side] = [tokens[0] for tokens in reply["token_ids"]]
-            if len(first) == 2:
-                agreed += sum(a == b for a, b in zip(first["lpx"], first["peer"], strict=True))
-                total += task.prompts
-    return agreed / total if total else None
+            total += task.prompts
+            for side in sides:
+                agreed[side] += sum(a == b for a, b in zip(first[LPX], first[side], strict=True))
+    return {side: count / total for side, count in agreed.items() if side != LPX}
 
 
 def measure_quietly(worker, prompts, task, options):
@@ -161,13 +208,13 @@ def first_tokens(model, options):
     """Seconds from the start of a process to its first token; the file is in the page cache."""
     file, threads = str(model.resolve()), str(options.threads)
     run = ["run", "--raw", "--max-tokens", "1", "--temperature", "0", "--threads", threads, "--model", file]
-    commands = {"lpx": [sys.executable, "-m", "lpx", *run, "The harbour is"]}
-    if options.peer_python:
-        program = (
-            "import sys, llama_cpp; m = llama_cpp.Llama(sys.argv[1], n_ctx=512, n_threads=int(sys.argv[2]), "
-            "verbose=False); print(m('The harbour is', max_tokens=1, temperature=0)['choices'][0]['text'], flush=True)"
-        )
-        commands["peer"] = [str(options.peer_python), "-c", program, file, threads]
+    if options.isa:
+        run += ["--isa", options.isa]
+    commands = {LPX: [sys.executable, "-m", "lpx", *run, "The harbour is"]}
+    pythons = (options.peer_python, options.openvino_python, options.transformers_python)
+    for (side, program), python in zip(COLD_PROGRAMS.items(), pythons, strict=True):
+        if python:
+            commands[side] = [str(python), "-c", f"import sys; {program}", file, threads]
     series = {side: Series() for side in commands}
     for number in range(options.rounds + 1):
         for side, command in commands.items():
@@ -199,11 +246,15 @@ def children_seconds():
 
 
 def summary(series, unit, higher_is_better):
-    out = {"unit": unit, **{side: asdict(s) | {"median": s.median} for side, s in series.items()}}
-    if "peer" in series:
-        lpx, peer = series["lpx"].median, series["peer"].median
-        out["ratio"] = lpx / peer if higher_is_better else peer / lpx
-    return out
+    """Figures of a task by engine, and how many times better LPX is than each of the others."""
+    lpx = series[LPX].median
+    return {
+        "unit": unit,
+        "engines": {side: asdict(s) | {"median": s.median} for side, s in series.items()},
+        "ratios": {
+            side: lpx / s.median if higher_is_better else s.median / lpx for side, s in series.items() if side != LPX
+        },
+    }
 
 
 def processor_name():
@@ -217,19 +268,20 @@ def print_table(machine, results, options):
     print(
         f"{machine['processor']}, {machine['cores']} cores; {options.threads} threads; {options.rounds} rounds, medians"
     )
-    for result in results:
-        for engine in result["engines"].values():
-            print(f"  {engine['engine']}: {engine['isa']}, {engine['threads']} threads")
-    print(f"{'model':36} {'task':26} {'LPX':>9} {'llama.cpp':>10} {'unit':9} {'ratio':>6}  others' CPU")
+    for engine in results[0]["engines"].values():
+        print(f"  {engine['engine']}: {engine['isa']}, {engine['threads']} threads")
+    peers = [side for side in results[0]["engines"] if side != LPX]
+    columns = "".join(f" {side:>12} {'ratio':>6}" for side in peers)
+    print(f"{'model':36} {'task':26} {LPX:>9}{columns} {'unit':9} others' CPU")
     for result in results:
         for name, task in result["tasks"].items():
-            peer = f"{task['peer']['median']:10.2f}" if "peer" in task else f"{'-':>10}"
-            ratio = f"{task['ratio']:6.2f}" if "ratio" in task else f"{'-':>6}"
-            share = statistics.median(s for side in ("lpx", "peer") if side in task for s in task[side]["other_share"])
+            engines, ratios = task["engines"], task["ratios"]
+            columns = "".join(f" {engines[side]['median']:12.2f} {ratios[side]:6.2f}" for side in peers)
+            share = statistics.median(s for engine in engines.values() for s in engine["other_share"])
             mark = "  disturbed" if share > options.quiet else ""
             print(
-                f"{result['model'][:36]:36} {name:26} {task['lpx']['median']:9.2f} {peer} {task['unit']:9} {ratio}"
-                f"  {share:4.0%}{mark}"
+                f"{result['model'][:36]:36} {name:26} {engines[LPX]['median']:9.2f}{columns} {task['unit']:9}"
+                f" {share:4.0%}{mark}"
             )
 
 

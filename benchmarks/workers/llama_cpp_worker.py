@@ -16,33 +16,28 @@ from protocol import serve
 
 
 class Peer:
-    """One model and one context; sequences are seq ids of the context."""
+    """One model; a context for many short sequences and, when asked for, one for a single long sequence."""
 
     def __init__(self):
         self.model = self.context = None
+        self.contexts = {}  # (tokens of a sequence, sequences): context
         # A quiet log: llama.cpp prints hundreds of lines a load.
         self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
 
-    def load(self, model, threads, context=4096, sequences=16, batch=512):
+    def load(self, model, threads, context=4096, sequences=16, batch=512, long_context=0):
         started = time.perf_counter()
         self.model = llama_cpp.llama_model_load_from_file(model.encode(), llama_cpp.llama_model_default_params())
         if not self.model:
             raise RuntimeError(f"llama.cpp cannot load {model}")
         vocab = llama_cpp.llama_model_get_vocab(self.model)
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(vocab)
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx = context * sequences
-        params.n_seq_max = sequences
-        params.n_batch = params.n_ubatch = batch
-        params.n_threads = params.n_threads_batch = threads
-        params.no_perf = True
         self.batch_size = batch
-        self.context = llama_cpp.llama_init_from_model(self.model, params)
-        if not self.context:
-            raise RuntimeError("llama.cpp cannot make a context")
-        self.memory = llama_cpp.llama_get_memory(self.context)
+        self._make_context(threads, context, sequences, False)
+        if long_context:
+            self._make_context(threads, long_context, 1, True)
+        self._use_context(1, context)
         self.greedy = llama_cpp.llama_sampler_init_greedy()
         self.batch = llama_cpp.llama_batch_init(batch, 0, 1)
         features = llama_cpp.llama_print_system_info().decode()
@@ -52,6 +47,30 @@ class Peer:
             "threads": threads,
             "seconds": time.perf_counter() - started,
         }
+
+    def _make_context(self, threads, context, sequences, flash_attention):
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = context * sequences
+        params.n_seq_max = sequences
+        params.n_batch = params.n_ubatch = self.batch_size
+        params.n_threads = params.n_threads_batch = threads
+        params.no_perf = True
+        if flash_attention and hasattr(params, "flash_attn_type"):
+            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        elif flash_attention and hasattr(params, "flash_attn"):  # older versions
+            params.flash_attn = True
+        made = llama_cpp.llama_init_from_model(self.model, params)
+        if not made:
+            raise RuntimeError(f"llama.cpp cannot make a context of {sequences} x {context} tokens")
+        self.contexts[context, sequences] = made
+
+    def _use_context(self, sequences, tokens):
+        """The first context, in order of making, that so many sequences of so many tokens fit."""
+        fits = [c for (most, count), c in self.contexts.items() if tokens <= most and sequences <= count]
+        if not fits:
+            raise RuntimeError(f"{sequences} sequences of {tokens} tokens fit no context")
+        self.context = fits[0]
+        self.memory = llama_cpp.llama_get_memory(self.context)
 
     def _decode(self, rows):
         """`rows`: (token, position, sequence, wants logits)."""
@@ -85,6 +104,7 @@ class Peer:
 
     def generate(self, prompts, tokens):
         """Greedy, end-of-sequence ignored: `tokens` tokens of every prompt, all sequences in one batch a step."""
+        self._use_context(len(prompts), max(map(len, prompts)) + tokens)
         started = time.perf_counter()
         current = self._prefill(prompts)
         prefilled = time.perf_counter()

@@ -14,12 +14,12 @@ class Lpx:
     def __init__(self):
         self.llm = None
 
-    def load(self, model, threads, context=4096, sequences=16, batch=512, isa=None):
+    def load(self, model, threads, context=4096, sequences=16, batch=512, long_context=0, isa=None):
         started = time.perf_counter()
         self.llm = LLM(
             model,
             threads=threads,
-            max_model_len=context,
+            max_model_len=max(context, long_context),
             max_num_seqs=sequences,
             max_num_batched_tokens=batch,
             isa=isa,
