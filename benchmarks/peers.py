@@ -164,44 +164,59 @@ def run_rounds(workers, tasks, ids, series, options):
     agreed, total = dict.fromkeys(workers, 0), 0
     for worker in workers.values():  # warm-up: page in weights, start threads; not counted
         worker.ask("generate", prompts=[ids[:8]], tokens=4)
+    prompts = Prompts(ids)
     for number in range(options.rounds):
         for task in tasks:
-            prompts = make_prompts(ids, task, number)
+            attempts = [prompts.fresh(task) for _ in range(options.retries + 1)]
             sides = list(workers)
             if number % 2:
                 sides.reverse()
             first = {}
             for side in sides:
-                reply, share = measure_quietly(workers[side], prompts, task, options)
+                reply, share, first[side] = measure_quietly(workers[side], attempts, task, options)
                 series[task.name][side].values.append(task.figure(reply))
                 series[task.name][side].other_share.append(share)
-                first[side] = [tokens[0] for tokens in reply["token_ids"]]
             total += task.prompts
             for side in sides:
                 agreed[side] += sum(a == b for a, b in zip(first[LPX], first[side], strict=True))
     return {side: count / total for side, count in agreed.items() if side != LPX}
 
 
-def measure_quietly(worker, prompts, task, options):
-    """(reply, CPU share of others) of the least disturbed attempt; the first that is quiet enough ends the search."""
-    best = None
-    for _ in range(options.retries + 1):
+def measure_quietly(worker, attempts, task, options):
+    """(reply, CPU share of others) of the least disturbed attempt, and the first tokens of the first one.
+
+    The first attempt that is quiet enough ends the search.
+    """
+    best = first = None
+    for prompts in attempts:
         reply, usage = worker.measure("generate", prompts=prompts, tokens=task.tokens)
+        first = first or [tokens[0] for tokens in reply["token_ids"]]
         if best is None or usage.other_share < best[1]:
             best = (reply, usage.other_share)
         if usage.other_share <= options.quiet:
             break
-    return best
+    return *best, first
 
 
-def make_prompts(ids, task, number):
-    """Distinct prompts of every round, so that no cache of prefixes can help."""
-    prompts = []
-    for i in range(task.prompts):
-        start = (number * 17 + i * task.prompt_tokens) % len(ids)
-        prompt = [ids[(start + j) % len(ids)] for j in range(task.prompt_tokens)]
-        prompts.append([ids[0], *prompt[1:]])
-    return prompts
+class Prompts:
+    """Prompts of which no two begin alike, those of other tasks and of repetitions included.
+
+    Some engines keep what they have computed, and would find the beginning of a prompt in their cache.
+    """
+
+    def __init__(self, ids):
+        self.ids, self.digits = ids, sorted(set(ids))
+        self.count = 0
+
+    def fresh(self, task):
+        return [self._next(task.prompt_tokens) for _ in range(task.prompts)]
+
+    def _next(self, length):
+        self.count += 1
+        base = len(self.digits)
+        mark = [self.digits[self.count % base], self.digits[self.count // base % base]]
+        text = (self.ids[(self.count * 17 + i) % len(self.ids)] for i in range(length))
+        return [self.ids[0], *mark, *text][:length]
 
 
 def first_tokens(model, options):
