@@ -3,9 +3,9 @@
     python benchmarks/peers.py MODEL.gguf [MODEL.gguf ...] --peer-python PEER_ENV/bin/python
 
 Run it with the interpreter that has LPX; `--peer-python` is one that has llama-cpp-python built for this machine,
-`--openvino-python` one that has openvino-genai, `--transformers-python` one that has torch and transformers. Each side
-lives in its own process and sleeps while the others run. A measurement during which other programs used more than
-`--quiet` of the machine is repeated, up to `--retries` times; what was kept in spite of that is marked.
+`--openvino-python` one that has openvino-genai, `--transformers-python` one that has torch, transformers, accelerate and
+gguf. Each side lives in its own process and sleeps while the others run. A measurement during which other programs used
+more than `--quiet` of the machine is repeated, up to `--retries` times; what was kept in spite of that is marked.
 """
 
 import argparse
@@ -82,7 +82,9 @@ def parse_arguments():
     parser.add_argument("models", nargs="+", type=Path, help="GGUF files")
     parser.add_argument("--peer-python", type=Path, help="interpreter with llama-cpp-python")
     parser.add_argument("--openvino-python", type=Path, help="interpreter with openvino-genai")
-    parser.add_argument("--transformers-python", type=Path, help="interpreter with torch, transformers and gguf")
+    parser.add_argument(
+        "--transformers-python", type=Path, help="interpreter with torch, transformers, accelerate and gguf"
+    )
     parser.add_argument("--transformers-dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)

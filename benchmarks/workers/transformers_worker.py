@@ -1,6 +1,6 @@
 """`transformers` `generate()` behind the worker protocol: the naive baseline, on the dequantized weights of the file.
 
-Runs in the interpreter that has torch, transformers and gguf (`--transformers-python`).
+Runs in the interpreter that has torch, transformers, accelerate and gguf (`--transformers-python`).
 """
 
 import sys
