@@ -3,9 +3,9 @@
     python benchmarks/peers.py MODEL.gguf [MODEL.gguf ...] --peer-python PEER_ENV/bin/python
 
 Run it with the interpreter that has LPX; `--peer-python` is one that has llama-cpp-python built for this machine,
-`--openvino-python` one that has openvino-genai, `--transformers-python` one that has torch, transformers, accelerate and
-gguf. Each side lives in its own process and sleeps while the others run. A measurement during which other programs used
-more than `--quiet` of the machine is repeated, up to `--retries` times; what was kept in spite of that is marked.
+`--openvino-python` one that has openvino-genai, `--transformers-python` one that has torch, transformers, accelerate
+and gguf. Each side lives in its own process and sleeps while the others run. A measurement during which other programs
+used more than `--quiet` of the machine is repeated, up to `--retries` times; what was kept in spite of that is marked.
 """
 
 import argparse
