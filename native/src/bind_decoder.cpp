@@ -17,6 +17,7 @@
 
 #include "bindings.h"
 #include "decoder.h"
+#include "following_steps.h"
 #include "sampling_step.h"
 
 namespace nb = nanobind;
@@ -52,7 +53,7 @@ nb::object array_of(const std::vector<T>& values) {
 }
 
 // sampled ids, finite flags, scored ids, log-probabilities, ranks, and the likeliest ids with theirs.
-nb::tuple results_of(const SamplingSink& sink) {
+nb::tuple results_of(const SamplingSink& sink, const std::vector<int32_t>& sampled) {
     const auto column = [](const std::vector<TokenScore>& scores, auto shape, auto member) {
         using T = std::remove_cvref_t<decltype(scores[0].*member)>;
         return new_array<T>(shape, [&](T* out) {
@@ -61,7 +62,7 @@ nb::tuple results_of(const SamplingSink& sink) {
     };
     const std::initializer_list<size_t> rows = {sink.scores.size()};
     const std::initializer_list<size_t> top = {sink.scores.size(), static_cast<size_t>(sink.most_top)};
-    return nb::make_tuple(array_of(sink.sampled), array_of(sink.finite), column(sink.scores, rows, &TokenScore::id),
+    return nb::make_tuple(array_of(sampled), array_of(sink.finite), column(sink.scores, rows, &TokenScore::id),
                           column(sink.scores, rows, &TokenScore::logprob), column(sink.scores, rows, &TokenScore::rank),
                           column(sink.top, top, &TokenScore::id), column(sink.top, top, &TokenScore::logprob));
 }
@@ -111,30 +112,37 @@ struct BoundDecoder {
         decoder.weights().set(tensors, &decoder.pool());
     }
 
+    // With `more_steps`, one decode row a sequence: each sampled id is fed into a next step, until all are done, an id
+    // of `stop_ids` is sampled or logits are not finite. The first result then has the ids of every step run.
     nb::tuple step(Array<int32_t> token_ids, Array<int32_t> row_begin, Array<int32_t> start_position,
                    Array<int32_t> block_ids, Array<int32_t> table_begin, Array<int32_t> logit_rows,
                    Array<int32_t> sampling, Array<int32_t> drafted, Array<int64_t> positions, Array<int32_t> targets,
                    Array<int32_t> top, Array<float> numbers, Array<int32_t> top_k, Array<uint64_t> seeds,
-                   Array<int32_t> ids, Array<int32_t> ids_begin, Array<float> bias_values) {
-        const StepInput step = step_input(token_ids, row_begin, start_position, block_ids, table_begin, logit_rows);
-        const SamplingInput input{.sampling = span_of(sampling),
-                                  .drafted = span_of(drafted),
-                                  .positions = span_of(positions),
-                                  .targets = span_of(targets),
-                                  .top = span_of(top),
-                                  .numbers = span_of(numbers),
-                                  .top_k = span_of(top_k),
-                                  .seeds = span_of(seeds),
-                                  .ids = span_of(ids),
-                                  .ids_begin = span_of(ids_begin),
-                                  .bias_values = span_of(bias_values)};
+                   Array<int32_t> ids, Array<int32_t> ids_begin, Array<float> bias_values, int more_steps,
+                   Array<int32_t> stop_ids, Array<int32_t> stop_begin) {
+        StepInput step = step_input(token_ids, row_begin, start_position, block_ids, table_begin, logit_rows);
+        SamplingInput input{.sampling = span_of(sampling),
+                            .drafted = span_of(drafted),
+                            .positions = span_of(positions),
+                            .targets = span_of(targets),
+                            .top = span_of(top),
+                            .numbers = span_of(numbers),
+                            .top_k = span_of(top_k),
+                            .seeds = span_of(seeds),
+                            .ids = span_of(ids),
+                            .ids_begin = span_of(ids_begin),
+                            .bias_values = span_of(bias_values)};
         check(input, std::ssize(step.logit_rows), decoder.config().vocab_size);
-        SamplingSink sink(decoder.kernels(), input, scratch);
+        const FollowingSteps following{
+            .count = more_steps, .stop_ids = span_of(stop_ids), .stop_begin = span_of(stop_begin)};
+        check(following, step, input, decoder.limits().max_model_len);
+        std::vector<int32_t> sampled;
+        std::unique_ptr<SamplingSink> sink;
         {
             const nb::gil_scoped_release unlocked;
-            decoder.step(step, sink);
+            sink = run_steps(decoder, step, input, following, scratch, sampled);
         }
-        return results_of(sink);
+        return results_of(*sink, sampled);
     }
 
     nb::object logits(Array<int32_t> token_ids, Array<int32_t> row_begin, Array<int32_t> start_position,
@@ -213,7 +221,7 @@ nb::tuple sample_rows(FloatRows logits, const std::string& isa, Array<int32_t> s
         std::copy_n(logits.data() + i * vocab, vocab, row.begin());
         sink.take(i, row, 0);
     }
-    return results_of(sink);
+    return results_of(sink, sink.sampled);
 }
 
 DecoderConfig make_config(int64_t hidden_size, int64_t intermediate_size, int64_t num_heads, int64_t num_kv_heads,
@@ -290,7 +298,8 @@ void bind_decoder(nb::module_& m) {
         .def("finish", [](BoundDecoder& d) { d.decoder.finish(); })
         .def("step", &BoundDecoder::step, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
              "table_begin"_a, "logit_rows"_a, "sampling"_a, "drafted"_a, "positions"_a, "targets"_a, "top"_a,
-             "numbers"_a, "top_k"_a, "seeds"_a, "ids"_a, "ids_begin"_a, "bias_values"_a)
+             "numbers"_a, "top_k"_a, "seeds"_a, "ids"_a, "ids_begin"_a, "bias_values"_a, "more_steps"_a, "stop_ids"_a,
+             "stop_begin"_a)
         .def("logits", &BoundDecoder::logits, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
              "table_begin"_a, "logit_rows"_a)
         .def("kv_block", &BoundDecoder::kv_block, "block"_a, "layer"_a, "kv_head"_a)

@@ -55,6 +55,12 @@ void check(const SamplingInput& in, int64_t rows, int64_t vocab) {
     }
 }
 
+bool has_history(const SamplingInput& input, int64_t row) {
+    const int32_t s = input.sampling[row];
+    return !ids_of(input, s, kPrompt).empty() || !ids_of(input, s, kOutput).empty() ||
+           !ids_of(input, s, kDrafted).empty();
+}
+
 SamplingSink::SamplingSink(const KernelTable& kernels, const SamplingInput& input, std::span<SamplerScratch> scratch)
     : finite(input.rows(), 1),
       sampled(input.rows(), -1),

@@ -36,6 +36,9 @@ struct SamplingInput {
 // Throws std::invalid_argument for sizes that do not match, ids outside the vocabulary and numbers that make no sense.
 void check(const SamplingInput& input, int64_t rows, int64_t vocab);
 
+// Whether a row's settings look back at ids of prompt or output.
+bool has_history(const SamplingInput& input, int64_t row);
+
 class SamplingSink final : public LogitSink {
   public:
     // `scratch`: one per thread. The input is checked.

@@ -102,6 +102,9 @@ class Decoder:
         ids: _Int32s,
         ids_begin: _Int32s,
         bias_values: _Floats,
+        more_steps: int,
+        stop_ids: _Int32s,
+        stop_begin: _Int32s,
     ) -> _SamplingResults: ...
     def kv_block(self, block: int, layer: int, kv_head: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]: ...
     def logits(

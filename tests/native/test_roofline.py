@@ -43,11 +43,10 @@ def test_more_time_gives_more_repetitions():
 
 
 def test_other_threads_run_meanwhile():
-    machine = open_machine(threads=1)
     ran = threading.Event()
     thread = threading.Thread(target=ran.set)
     measured = []
-    worker = threading.Thread(target=lambda: measured.extend(machine.multiply_add("f32", 0.3)))
+    worker = threading.Thread(target=lambda: measured.extend(open_machine(threads=1).multiply_add("f32", 0.3)))
     worker.start()
     thread.start()
     assert ran.wait(timeout=30)

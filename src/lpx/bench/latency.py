@@ -267,7 +267,7 @@ def _decode(engine: Engine, prompts: list[list[int]], steps: int, begin: Callabl
             deltas = _step(engine)
             if len(deltas) < len(prompts):
                 raise ConfigError("the KV cache is too small for all streams at once; raise --kv-cache-memory")
-            done += 1
+            done += min(len(delta.token_ids) for delta in deltas)  # the engine may run several steps at once
             ended = any(delta.finish_reason is not None for delta in deltas)
         return _Pass(done, perf_counter() - started, context + (done - 1) / 2)
     finally:

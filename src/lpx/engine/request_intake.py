@@ -127,7 +127,7 @@ class RequestIntake:
         seed = self._fresh_seed() if params.seed is None or params.seed == -1 else params.seed
         for index in range(params.n):
             settings = params.sampler_settings(choice_seed(seed, index), self.vocab_size)
-            row = SequenceInput((), 0, (), sampling=settings, logprobs=params.logprobs)
+            row = SequenceInput((), 0, (), sampling=settings, logprobs=params.logprobs, stop_ids=stop_ids)
             sequence = Sequence(
                 request,
                 index,

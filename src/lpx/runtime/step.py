@@ -6,7 +6,7 @@ never requests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -55,13 +55,21 @@ class SequenceInput:
     logprobs: int | None = None  # None: off; n: log-probability of the sampled token and of the n likeliest
     score_targets: Sequence[int] = ()  # prompt scoring: per row the id to score, -1 for none; empty: no scoring
     score_logprobs: int = 0  # how many likeliest ids accompany each scored row
+    stop_ids: Collection[int] = ()  # sampling one of these ends the steps that follow
 
 
 @dataclass(slots=True)
 class StepBatch:
-    """All sequences of one step. Bits of a row do not depend on the others (I1)."""
+    """All sequences of one step. Bits of a row do not depend on the others (I1).
+
+    With `more_steps`, up to so many decode steps follow before the result returns, each with the ids that the one
+    before sampled. Every sequence must then have one row that samples, without log-probabilities and history, and a
+    block table that covers the further positions; bans hold for all steps. All sequences get the same number of ids,
+    at least one.
+    """
 
     sequences: list[SequenceInput]
+    more_steps: int = 0
 
 
 @dataclass(slots=True)
@@ -78,7 +86,7 @@ class TokenLogprobs:
 class SequenceOutput:
     """Results of one `SequenceInput`, in row order."""
 
-    sampled_ids: list[int]  # length sample_rows
+    sampled_ids: list[int]  # length sample_rows, or more with StepBatch.more_steps
     logprobs: list[TokenLogprobs] | None  # length sample_rows when asked for
     scores: list[TokenLogprobs | None] | None  # length len(score_targets) when asked for
     error: str | None = None  # what went wrong in these rows alone (NaN logits); the other sequences are unaffected

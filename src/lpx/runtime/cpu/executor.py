@@ -92,7 +92,7 @@ class CpuExecutor:
         A sequence whose logits are not finite gets an `error`; the others are unaffected.
         """
         flat = FlatStep(batch, self._vocab_size)
-        return flat.results(self._open().step(**flat.rows, **flat.sampling))
+        return flat.results(self._open().step(**flat.rows, **flat.sampling, **flat.following))
 
     def logits(self, batch: StepBatch) -> NDArray[np.float32]:
         """The step's logits [rows that sample or are scored, vocab] instead of its samples."""

@@ -21,12 +21,17 @@ _NOT_FINITE = (
 )
 
 
+_NO_IDS = np.empty(0, dtype=np.int32)
+_NOTHING_FOLLOWS = {"more_steps": 0, "stop_ids": _NO_IDS, "stop_begin": _NO_IDS}
+
+
 class FlatStep:
     """One step, flattened.
 
     Attributes:
         rows: arguments about tokens and KV blocks, for `Decoder.step` and `Decoder.logits`.
         sampling: arguments about what happens to the logits, for `Decoder.step`.
+        following: arguments about the steps that follow, for `Decoder.step`.
     """
 
     def __init__(self, batch: StepBatch, vocab_size: int) -> None:
@@ -47,7 +52,7 @@ class FlatStep:
             block_ids.extend(sequence.block_table)
             table_begin.append(len(block_ids))
             self._add_logit_rows(sequence, first_row, settings)
-        self.rows: dict[str, NDArray[Any]] = {
+        self.rows: dict[str, Any] = {
             "token_ids": np.array(token_ids, dtype=np.int32),
             "row_begin": np.array(row_begin, dtype=np.int32),
             "start_position": np.array(starts, dtype=np.int32),
@@ -55,7 +60,19 @@ class FlatStep:
             "table_begin": np.array(table_begin, dtype=np.int32),
             "logit_rows": np.array(self._logit_rows, dtype=np.int32),
         }
-        self.sampling: dict[str, NDArray[Any]] = {**self._entries.arrays(), **settings.arrays()}
+        self.sampling: dict[str, Any] = {**self._entries.arrays(), **settings.arrays()}
+        self.following: dict[str, Any] = _NOTHING_FOLLOWS
+        if batch.more_steps:
+            stop_ids: list[int] = []
+            stop_begin = [0]
+            for sequence in batch.sequences:
+                stop_ids.extend(sequence.stop_ids)
+                stop_begin.append(len(stop_ids))
+            self.following = {
+                "more_steps": batch.more_steps,
+                "stop_ids": np.array(stop_ids, dtype=np.int32),
+                "stop_begin": np.array(stop_begin, dtype=np.int32),
+            }
 
     def _add_logit_rows(self, sequence: SequenceInput, first_row: int, settings: _Settings) -> None:
         count = len(sequence.token_ids)
@@ -91,8 +108,10 @@ class FlatStep:
     def results(self, native: tuple[NDArray[Any], ...]) -> StepResult:
         """What `Decoder.step` returned, by sequence."""
         sampled, finite, ids, logprobs, ranks, top_ids, top_logprobs = native
-        sampled_ids: list[int] = sampled.tolist()
         all_finite = bool(finite.all())
+        if len(sampled) > len(finite):
+            return self._results_of_steps(sampled.reshape(-1, len(finite)), finite)
+        sampled_ids: list[int] = sampled.tolist()
         entry = 0
 
         def scored(entry: int, top: int) -> TokenLogprobs:
@@ -130,6 +149,17 @@ class FlatStep:
                 output = SequenceOutput(sampled_ids=[], logprobs=None, scores=None, error=_NOT_FINITE)
             outputs.append(output)
         return StepResult(outputs)
+
+    def _results_of_steps(self, sampled: NDArray[Any], finite: NDArray[Any]) -> StepResult:
+        """Of several steps: `sampled` is [steps, sequences]."""
+        return StepResult(
+            [
+                SequenceOutput(ids, logprobs=None, scores=None)
+                if fine
+                else SequenceOutput(sampled_ids=[], logprobs=None, scores=None, error=_NOT_FINITE)
+                for ids, fine in zip(sampled.T.tolist(), finite.tolist(), strict=True)
+            ]
+        )
 
 
 class _Entries:
