@@ -18,6 +18,13 @@ DTYPES = {
     "bf16": "BF16",
 }
 QUANTIZATIONS = ("none", "q8", "q4")
+_MOST = {
+    "max_model_len": 2**31 - 1,
+    "max_num_seqs": 2**16,
+    "max_num_batched_tokens": 2**20,
+    "kv_cache_memory": 2**60,
+    "threads": 1024,
+}
 
 
 @dataclass(slots=True)
@@ -58,6 +65,8 @@ class EngineOptions:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}")
+            if value > (most := _MOST[name]):
+                raise ConfigError(f"{name} must be at most {most}, not {value}")
         if isinstance(self.max_waiting, bool) or not isinstance(self.max_waiting, int) or self.max_waiting < 0:
             raise ConfigError(f"max_waiting must be a whole number of at least 0, not {self.max_waiting!r}")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):

@@ -10,6 +10,7 @@ from tests.reference.model_files import write_hf_folder
 from tests.reference.tiny_models import make_tiny
 
 WORKING_SET = 3 << 20
+STEPS_AT_ONCE = 8
 
 
 @pytest.fixture(scope="module", params=["llama", "mistral"])
@@ -50,7 +51,7 @@ def test_one_stream(engine):
 def test_parts_of_a_step_add_up_to_it(engine, batch_size):
     step = measure(engine, input_len=16, output_len=6, batch_size=batch_size).step
     assert list(step.parts) == list(PARTS)
-    assert step.steps == 5
+    assert 5 <= step.steps < 5 + STEPS_AT_ONCE
     assert sum(part.ms for part in step.parts.values()) == pytest.approx(step.step_ms)
     assert sum(part.share for part in step.parts.values()) == pytest.approx(1.0)
     assert all(part.ms >= 0 for part in step.parts.values())
@@ -62,9 +63,9 @@ def test_parts_of_a_step_add_up_to_it(engine, batch_size):
 def test_bytes_and_limit_can_be_counted_by_hand(engine, batch_size):
     measured = measure(engine, input_len=30, output_len=6, batch_size=batch_size)
     limit = measured.limit
-    # The steps after the first token see 31, 32, 33, 34 and 35 tokens of each stream; streams whose prompts took
-    # several steps are a little ahead.
-    assert limit.mean_context == 33 if batch_size == 1 else 33 <= limit.mean_context < 36
+    # The steps after the first token see 31, 32, 33, 34 and 35 tokens of each stream. The last may be one of several
+    # that run at once, and streams whose prompts took several steps are a little ahead.
+    assert 33 <= limit.mean_context < 36 + STEPS_AT_ONCE / 2
     layers, heads, dims, padded = 3, 2, 12, 16
     window = 19 if measured.in_use.architecture == "mistral" else 10**6
     per_token = layers * heads * (dims + padded) * 2
@@ -77,7 +78,7 @@ def test_bytes_and_limit_can_be_counted_by_hand(engine, batch_size):
 
 def test_prompts_of_several_steps_still_decode_together(engine):
     measured = measure(engine, input_len=100, output_len=8, batch_size=4)
-    assert measured.step.steps == 7
+    assert 7 <= measured.step.steps < 7 + STEPS_AT_ONCE
     assert measured.limit.mean_context > 104
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+from pathlib import Path
 
 import pytest
+
+from tests.cli.conftest import COMMAND
 
 
 def one_line(done, code: int) -> str:
@@ -27,6 +31,9 @@ def one_line(done, code: int) -> str:
         (("run", "hi", "--quantization", "q3"), "q3"),
         (("run", "hi", "--isa", "mmx"), "mmx"),
         (("run", "hi", "--threads", "0"), "threads"),
+        (("run", "hi", "--threads", "9" * 20), "at most 1024"),
+        (("run", "hi", "--max-num-batched-tokens", "9" * 20), "at most"),
+        (("run", "hi", "--temperature", "1e300"), "temperature"),
         (("run", "hi", "--max-model-len", "1000000"), "1000000"),
         (("run", "word " * 2000), "1024"),
     ],
@@ -98,3 +105,21 @@ def test_absent_default_model_is_pulled_and_a_failed_pull_shows_the_reason(lpx, 
     assert "pulling SmolLM2" in done.stderr
     assert "No matching distribution" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["--version"], ["models", "list"], ["models", "list", "--json"]], ids=" ".join)
+def test_output_that_cannot_be_written_is_one_line(environment, arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, env=environment, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the output cannot be written")
+    assert done.stderr.count("\n") == 1
+
+
+def test_closed_output_is_no_fault(environment):
+    command = " ".join([*COMMAND, "--version", ">&-"])
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, env=environment, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

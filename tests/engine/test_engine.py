@@ -11,6 +11,7 @@ from lpx.engine.engine import Engine
 from lpx.engine.outputs import RequestDelta
 from lpx.engine.sampling_params import SamplingParams, choice_seed
 from lpx.errors import ContextLengthError, InvalidRequestError
+from lpx.runtime.step import StepBatch, StepResult
 from tests.engine.fake_executor import BOS, END_OF_TURN, EOS, FakeExecutor, expected_scores, expected_tokens
 
 MakeEngine = Callable[..., Engine]
@@ -280,6 +281,26 @@ def test_error_of_one_choice_ends_the_others_at_once(make_engine: MakeEngine) ->
     for index, made in ((0, bad), (1, fine)):
         assert ids_of(choices[index]) == made[: at + 1]
         assert [d.finish_reason for d in choices[index]] == [None] * (at + 1) + ["error"]
+
+
+def test_what_the_executor_refuses_ends_that_request_alone(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = FakeExecutor()
+    engine = make_engine(executor)
+    step = executor.step
+
+    def refusing(batch: StepBatch) -> StepResult:
+        if any(sequence.sampling.temperature == 2.5 for sequence in batch.sequences if sequence.sampling):
+            raise ValueError("a setting that makes no sense")
+        return step(batch)
+
+    monkeypatch.setattr(executor, "step", refusing)
+    bad, good = run(engine, ("bad", SamplingParams(temperature=2.5)), ("good", SamplingParams(temperature=0)))
+    assert "makes no sense" in str(bad[0][-1].error)
+    assert ids_of(good[0]) == expected_tokens(list(b"good"), 16)
+    assert engine.failed is None
+    assert engine.kv_cache.num_free == engine.kv_cache.num_blocks
 
 
 def test_device_fault_ends_all_requests_and_the_engine(make_engine: MakeEngine) -> None:

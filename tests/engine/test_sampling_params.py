@@ -14,11 +14,11 @@ from lpx.errors import InvalidRequestError
 
 REFUSED = [
     ("n", [0, -1, 129, 1.0, True, "2", None]),
-    ("temperature", [-0.1, math.nan, math.inf, "1", True, None]),
+    ("temperature", [-0.1, 1e7, 3.5e38, 1e300, math.nan, math.inf, "1", True, None]),
     ("top_p", [0, -0.1, 1.1, math.nan, "1"]),
     ("top_k", [-2, 1.5, "5", False]),
     ("min_p", [-0.1, 1.1, math.nan]),
-    ("repetition_penalty", [0, -1, math.inf, math.nan]),
+    ("repetition_penalty", [0, -1, 1e-46, 1e-300, 1e7, 3.5e38, math.inf, math.nan]),
     ("presence_penalty", [-2.1, 2.1, math.nan, "0"]),
     ("frequency_penalty", [-2.1, 2.1, -math.inf]),
     ("seed", [2**64, -(2**63) - 1, "100", True, 1.5]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 
 def main() -> None:
@@ -10,6 +11,8 @@ def main() -> None:
     # LPX never calls the BLAS that comes with NumPy; starting its threads takes longer than the rest of NumPy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    from lpx.cli.app import run_app
-
+    try:
+        from lpx.cli.app import run_app
+    except KeyboardInterrupt:
+        sys.exit(130)  # 128 + SIGINT, as shells report it
     run_app()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated, Any, NoReturn
@@ -32,9 +33,17 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader has gone: nothing more to say to it, at interpreter exit either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _silence_stdout()
             raise typer.Exit(EXIT_BROKEN_PIPE) from None
+
+
+# A full disk or quota, a device that fails: of what commands do, only writing their output ends so.
+_OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
+
+
+def _silence_stdout() -> None:
+    """Nothing more can be said there, at interpreter exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(
@@ -70,6 +79,9 @@ def _root(
 
 
 def run_app() -> NoReturn:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started the process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets "?" for it instead of the end of the program.
         if hasattr(stream, "reconfigure"):
@@ -78,4 +90,10 @@ def run_app() -> NoReturn:
         app(prog_name="lpx")
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS:
+            raise
+        _silence_stdout()
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     sys.exit(0)

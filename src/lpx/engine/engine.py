@@ -7,6 +7,7 @@ and clients.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from time import monotonic_ns
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from lpx.model.chat_template import ChatTemplate
     from lpx.model.tokenizer import Tokenizer
     from lpx.options import EngineOptions
+logger = logging.getLogger(__name__)
 
-# Steps that may run before Python sees their tokens: so few, and for so long, that no stream looks jerky and a new or a
-# cancelled request hardly waits.
+# Steps that may run before Python sees their tokens, and for how long: a frame of a screen, which nobody sees in a
+# stream and a new or a cancelled request hardly feels.
 _MOST_STEPS_TO_FOLLOW = 7
-_UNSEEN_NS = 10_000_000
+_UNSEEN_NS = 16_000_000
 
 
 class Engine(RequestIntake):
@@ -179,11 +181,12 @@ class Engine(RequestIntake):
                 return []
             now = monotonic_ns()
             rows = [self._fill_row(sequence, count, now) for sequence, count in plan]
-            outputs = self.executor.step(StepBatch(rows, more_steps=self._steps_to_follow(plan))).sequences
+            outputs = self._run(rows, self._steps_to_follow(plan))
             if len(outputs) != len(plan):
                 raise RuntimeError(f"the executor returned {len(outputs)} results for {len(plan)} sequences")
         except Exception as error:
             self.failed = error
+            logger.error("the engine failed in a step and takes no more requests", exc_info=error)
             return self.abort_all(_caused(EngineStoppedError(f"the engine failed in a step: {error!r}"), error))
         started, now = now, monotonic_ns()
         steps = max(1, *(len(output.sampled_ids) for output in outputs)) if outputs else 1
@@ -252,6 +255,17 @@ class Engine(RequestIntake):
         if request.prompt_logprobs is not None:
             self._fill_score_targets(sequence, start, end)
         return row
+
+    def _run(self, rows: list[SequenceInput], more_steps: int) -> list[SequenceOutput]:
+        """One step. The executor refuses what it cannot run before it changes anything: then each sequence runs alone,
+        and only the one that is at fault gets an error."""
+        try:
+            return self.executor.step(StepBatch(rows, more_steps=more_steps)).sequences
+        except ValueError as error:
+            if len(rows) == 1:
+                logger.error("a request cannot be run", exc_info=error)
+                return [SequenceOutput(sampled_ids=[], logprobs=None, scores=None, error=str(error))]
+            return [output for row in rows for output in self._run([row], 0)]
 
     def _steps_to_follow(self, plan: list[tuple[Sequence, int]]) -> int:
         """How many decode steps the executor may add before anybody has to look at the tokens.

@@ -23,6 +23,9 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 300  # entries
 _MAX_TOKEN_ID = 2**31 - 1
 _MAX_COUNT = 2**63 - 1
+# Beyond these nothing changes but the float32 of the sampler, which would become infinite or zero.
+_MAX_TEMPERATURE = 1e6
+_MAX_REPETITION_PENALTY = 1e6
 _MASK64 = 2**64 - 1
 
 
@@ -30,7 +33,8 @@ _MASK64 = 2**64 - 1
 class SamplingParams:
     """How to sample, when to stop and what to report. Wrong values raise `InvalidRequestError` with `param` set.
 
-    - `temperature` 0 is greedy. `top_k` 0 or -1 is off. `top_p` is in (0, 1]: 0 is refused. `min_p` is in [0, 1].
+    - `temperature` 0 is greedy, 1e6 the most. `top_k` 0 or -1 is off. `top_p` is in (0, 1]: 0 is refused. `min_p` is
+      in [0, 1], `repetition_penalty` in [1e-6, 1e6].
     - `seed`: the same seed gives the same text, alone or in a batch. Any value in [-2**63, 2**64) counts, modulo
       2**64, except -1, which means what None means: a fresh seed for each request.
     - `presence_penalty` and `frequency_penalty` count generated tokens; `repetition_penalty` prompt and output.
@@ -68,11 +72,11 @@ class SamplingParams:
             object.__setattr__(self, name, check(name, getattr(self, name), *limits))
 
         keep("n", _whole, 1, MAX_CHOICES)
-        keep("temperature", _real, 0.0, math.inf)
+        keep("temperature", _real, 0.0, _MAX_TEMPERATURE)
         keep("top_p", _real, 0.0, 1.0, True)
         keep("top_k", _whole, -1, _MAX_COUNT)
         keep("min_p", _real, 0.0, 1.0)
-        keep("repetition_penalty", _real, 0.0, math.inf, True)
+        keep("repetition_penalty", _real, 1 / _MAX_REPETITION_PENALTY, _MAX_REPETITION_PENALTY)
         keep("presence_penalty", _real, -2.0, 2.0)
         keep("frequency_penalty", _real, -2.0, 2.0)
         keep("min_tokens", _whole, 0, _MAX_COUNT)
@@ -162,7 +166,7 @@ def _real(name: str, value: object, low: float, high: float, above_low: bool = F
         raise _refuse(name, f"must be a finite number, not {_shown(value)}")
     if not low <= number <= high or (above_low and number == low):
         lower = f"{'above' if above_low else 'at least'} {low:g}"
-        raise _refuse(name, f"must be {lower}{'' if math.isinf(high) else f' and at most {high:g}'}, not {number!r}")
+        raise _refuse(name, f"must be {lower} and at most {high:g}, not {number!r}")
     return number
 
 

@@ -169,9 +169,9 @@ async def _watch_loading(server: QuietServer, service: Service, app: Any, listen
 
 
 def _stop(server: QuietServer, service: Service, number: int) -> None:
-    """First signal: finish what runs, within the grace period. Second: now."""
+    """First signal: finish what runs, within the grace period. Second: end it now."""
     if server.should_exit:
-        server.force_exit = True
+        logger.info("%s again: running requests end now", signal.Signals(number).name)
         service.abort_running()
         return
     logger.info(
