@@ -125,8 +125,9 @@ template <class Source>
 LPX_INLINE void add_refined(const Source& source, const RowTile& rows, int row, int64_t block, F32 (&acc)[kParts]) {
     constexpr TileKind kKind = Source::kKind;
     const RefinedQuad& quad = rows.refined[row * rows.refinements + block / kRefineBlocks];
-    const Source at = source.ahead(quad.vector / 8);
-    const int vector = quad.vector % 8, sub = kKind.scales == 2 ? vector / 4 : 0;
+    const auto place = static_cast<unsigned>(quad.vector);  // unsigned: divided by shifts
+    const Source at = source.ahead(static_cast<int>(place / 8));
+    const int vector = static_cast<int>(place % 8), sub = kKind.scales == 2 ? vector / 4 : 0;
     const I32 initial = broadcast_i32(kKind.minimum ? 0 : -kKind.offset * quad.sum);
     const Bytes values = broadcast_quad(quad.q8);
     const F32 scale = set1(quad.scale);
