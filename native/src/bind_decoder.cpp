@@ -35,6 +35,24 @@ std::span<const T> span_of(const Array<T>& array) {
     return {array.data(), array.size()};
 }
 
+SamplingInput sampling_input(const Array<int32_t>& sampling, const Array<int32_t>& drafted,
+                             const Array<int64_t>& positions, const Array<int32_t>& targets, const Array<int32_t>& top,
+                             const Array<float>& numbers, const Array<int32_t>& top_k, const Array<uint64_t>& seeds,
+                             const Array<int32_t>& ids, const Array<int32_t>& ids_begin,
+                             const Array<float>& bias_values) {
+    return {.sampling = span_of(sampling),
+            .drafted = span_of(drafted),
+            .positions = span_of(positions),
+            .targets = span_of(targets),
+            .top = span_of(top),
+            .numbers = span_of(numbers),
+            .top_k = span_of(top_k),
+            .seeds = span_of(seeds),
+            .ids = span_of(ids),
+            .ids_begin = span_of(ids_begin),
+            .bias_values = span_of(bias_values)};
+}
+
 // A new NumPy array; `fill` writes its values.
 template <class T, class F>
 nb::object new_array(std::initializer_list<size_t> shape, F fill) {
@@ -120,18 +138,9 @@ struct BoundDecoder {
                    Array<int32_t> top, Array<float> numbers, Array<int32_t> top_k, Array<uint64_t> seeds,
                    Array<int32_t> ids, Array<int32_t> ids_begin, Array<float> bias_values, int more_steps,
                    Array<int32_t> stop_ids, Array<int32_t> stop_begin) {
-        StepInput step = step_input(token_ids, row_begin, start_position, block_ids, table_begin, logit_rows);
-        SamplingInput input{.sampling = span_of(sampling),
-                            .drafted = span_of(drafted),
-                            .positions = span_of(positions),
-                            .targets = span_of(targets),
-                            .top = span_of(top),
-                            .numbers = span_of(numbers),
-                            .top_k = span_of(top_k),
-                            .seeds = span_of(seeds),
-                            .ids = span_of(ids),
-                            .ids_begin = span_of(ids_begin),
-                            .bias_values = span_of(bias_values)};
+        const StepInput step = step_input(token_ids, row_begin, start_position, block_ids, table_begin, logit_rows);
+        const SamplingInput input = sampling_input(sampling, drafted, positions, targets, top, numbers, top_k, seeds,
+                                                   ids, ids_begin, bias_values);
         check(input, std::ssize(step.logit_rows), decoder.config().vocab_size);
         const FollowingSteps following{
             .count = more_steps, .stop_ids = span_of(stop_ids), .stop_begin = span_of(stop_begin)};
@@ -200,17 +209,8 @@ nb::tuple sample_rows(FloatRows logits, const std::string& isa, Array<int32_t> s
                       Array<int64_t> positions, Array<int32_t> targets, Array<int32_t> top, Array<float> numbers,
                       Array<int32_t> top_k, Array<uint64_t> seeds, Array<int32_t> ids, Array<int32_t> ids_begin,
                       Array<float> bias_values) {
-    const SamplingInput input{.sampling = span_of(sampling),
-                              .drafted = span_of(drafted),
-                              .positions = span_of(positions),
-                              .targets = span_of(targets),
-                              .top = span_of(top),
-                              .numbers = span_of(numbers),
-                              .top_k = span_of(top_k),
-                              .seeds = span_of(seeds),
-                              .ids = span_of(ids),
-                              .ids_begin = span_of(ids_begin),
-                              .bias_values = span_of(bias_values)};
+    const SamplingInput input =
+        sampling_input(sampling, drafted, positions, targets, top, numbers, top_k, seeds, ids, ids_begin, bias_values);
     const auto rows = static_cast<int64_t>(logits.shape(0)), vocab = static_cast<int64_t>(logits.shape(1));
     if (vocab < 1) throw std::invalid_argument("no logits");
     check(input, rows, vocab);

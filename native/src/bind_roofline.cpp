@@ -14,6 +14,7 @@ using namespace nb::literals;
 namespace lpx {
 
 void bind_roofline(nb::module_& m) {
+    m.attr("PREFETCH_BYTES") = kPrefetchBytes;
     using Unlocked = nb::call_guard<nb::gil_scoped_release>;
     nb::class_<Roofline>(m, "Roofline", "What the machine gives at most to some threads with one instruction set.")
         .def(

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 KV_BLOCK_SIZE: int
 SPLIT_TOKENS: int
+PREFETCH_BYTES: int
 
 _Int32s = NDArray[np.int32]
 _Floats = NDArray[np.float32]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lpx.bench.latency import PARTS, measure_latency
+from lpx.bench.latency import PARTS, _decode, measure_latency
 from lpx.engine.engine import Engine
 from lpx.errors import ConfigError
 from lpx.options import EngineOptions
@@ -74,6 +74,12 @@ def test_bytes_and_limit_can_be_counted_by_hand(engine, batch_size):
     assert limit.bytes_per_token == limit.weight_bytes_per_token + limit.kv_bytes_per_token
     assert limit.tokens_per_second == pytest.approx(limit.read_bandwidth.bytes_per_second / limit.bytes_per_token)
     assert limit.fraction == pytest.approx(measured.decode_tokens_per_second.median / limit.tokens_per_second)
+
+
+def test_steps_that_the_engine_runs_at_once_are_all_counted(engine):
+    before = engine.stats().generation_tokens_total
+    done = _decode(engine, [[1, 2, 3]], 40)
+    assert done.steps == engine.stats().generation_tokens_total - before - 1  # the first token is the prompt's
 
 
 def test_prompts_of_several_steps_still_decode_together(engine):

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../packed_layout.h"
+#include "kernels.h"
 #include "simd_int.h"
 
 namespace lpx::LPX_ISA_NS {
@@ -40,7 +41,6 @@ constexpr CodeTable make_code_table() {
 template <PackedFormat kFormat>
 class PackedSource {
     static constexpr BlockLayout kLayout = block_layout(kFormat);
-    static constexpr int kPrefetchBytes = 3072;
 
   public:
     static constexpr TileKind kKind = tile_kind(kFormat);

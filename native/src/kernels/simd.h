@@ -14,6 +14,11 @@
 
 namespace lpx::LPX_ISA_NS {
 
+// To be read soon.
+inline void prefetch(const void* p) {
+    __builtin_prefetch(p);
+}
+
 #if defined(__AVX512F__)
 
 inline constexpr int kLanes = 16;

@@ -86,9 +86,6 @@ inline F32 load_high_nibbles(const void* p) {
     const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
     return {_mm512_cvtepi32_ps(_mm512_srli_epi32(wide, 4))};
 }
-inline void prefetch(const void* p) {
-    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
-}
 
 #elif defined(__AVX2__)
 
@@ -157,9 +154,6 @@ inline F32 load_low_nibbles(const void* p) {
 inline F32 load_high_nibbles(const void* p) {
     const __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
     return {_mm256_cvtepi32_ps(_mm256_srli_epi32(wide, 4))};
-}
-inline void prefetch(const void* p) {
-    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
 }
 
 #else
@@ -242,9 +236,6 @@ inline F32 load_high_nibbles(const void* p) {
     F32 r;
     for (int i = 0; i < 8; ++i) r.v[i] = static_cast<float>(static_cast<const uint8_t*>(p)[i] >> 4);
     return r;
-}
-inline void prefetch(const void* p) {
-    __builtin_prefetch(p);
 }
 
 #endif

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lpx import _native
 from lpx.bench.series import Series
 from lpx.errors import ConfigError, MemoryLimitError
 
 if TYPE_CHECKING:
-    from lpx import _native
     from lpx.runtime.cpu.caches import CacheLevel
 
 # What is read must not stay in the last cache from one pass to the next.
@@ -23,8 +23,6 @@ _MEMORY_PER_CACHE = 4
 # A hypervisor may report a cache that the machine does not have: more than this tells nothing more.
 _MOST_MEMORY_BYTES = 2 << 30
 _LEAST_SET_BYTES = 64 << 10
-
-KERNEL_PREFETCH_BYTES = 3072  # how far ahead the matrix kernels ask for their weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +36,10 @@ class ReadPattern:
 
 READ_PATTERNS = (
     ReadPattern("plain", 1, 0),
-    ReadPattern("1 group ahead", 1, KERNEL_PREFETCH_BYTES),
-    ReadPattern("2 groups ahead", 2, KERNEL_PREFETCH_BYTES),
-    ReadPattern("4 groups ahead", 4, KERNEL_PREFETCH_BYTES),
-    ReadPattern("8 groups ahead", 8, KERNEL_PREFETCH_BYTES),
+    ReadPattern("1 stream, prefetched", 1, _native.PREFETCH_BYTES),  # as the matrix kernels read
+    ReadPattern("2 streams, prefetched", 2, _native.PREFETCH_BYTES),
+    ReadPattern("4 streams, prefetched", 4, _native.PREFETCH_BYTES),
+    ReadPattern("8 streams, prefetched", 8, _native.PREFETCH_BYTES),
 )
 PEAK_KINDS = ("int8_4bit", "int8", "bf16", "f32")
 
@@ -103,8 +101,7 @@ def measure_roofline(
 
     tell = progress or (lambda what: None)
     caches = cache_levels()
-    machine = _open(threads, isa, working_set_bytes, caches)
-    own = _bytes_per_thread(working_set_bytes, machine.threads, caches)
+    machine, own = _open(threads, isa, working_set_bytes, caches)
     memory = _read_memory(machine, own, seconds, tell)
     l2 = l3 = None
     l2_bytes = caches[2].bytes // 2 if 2 in caches else 0
@@ -138,15 +135,14 @@ def measure_read_bandwidth(
     from lpx.runtime.cpu.caches import cache_levels
 
     caches = cache_levels()
-    machine = _open(threads, isa, working_set_bytes, caches)
-    own = _bytes_per_thread(working_set_bytes, machine.threads, caches)
+    machine, own = _open(threads, isa, working_set_bytes, caches)
     return _read_memory(machine, own, seconds, progress or (lambda what: None))
 
 
 def _open(
     threads: int | None, isa: str | None, working_set_bytes: int | None, caches: dict[int, CacheLevel]
-) -> _native.Roofline:
-    from lpx import _native
+) -> tuple[_native.Roofline, int]:
+    """The machine and the bytes of each thread."""
     from lpx.runtime.cpu.topology import default_threads
     from lpx.runtime.memory import available_bytes
 
@@ -161,7 +157,7 @@ def _open(
             f"{available / 2**20:,.0f} MiB can be had. End other programs or raise the memory limit"
         )
     try:
-        return _native.Roofline(threads=threads, isa=isa or "", bytes=own)
+        return _native.Roofline(threads=threads, isa=isa or "", bytes=own), own
     except ValueError as error:
         raise ConfigError(str(error)) from error
     except MemoryError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
@@ -14,5 +16,5 @@ def main() -> None:
     try:
         from lpx.cli.app import run_app
     except KeyboardInterrupt:
-        sys.exit(130)  # 128 + SIGINT, as shells report it
+        sys.exit(EXIT_INTERRUPTED)
     run_app()

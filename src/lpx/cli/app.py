@@ -10,10 +10,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from lpx.cli import bench, chat, models, run, serve
+from lpx.cli import EXIT_INTERRUPTED, bench, chat, models, run, serve
 from lpx.errors import LpxError
 
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lpx.model.chat_template import ChatTemplate
     from lpx.model.tokenizer import Tokenizer
     from lpx.options import EngineOptions
+
 logger = logging.getLogger(__name__)
 
 # Steps that may run before Python sees their tokens, and for how long: a frame of a screen, which nobody sees in a
@@ -189,7 +190,7 @@ class Engine(RequestIntake):
             logger.error("the engine failed in a step and takes no more requests", exc_info=error)
             return self.abort_all(_caused(EngineStoppedError(f"the engine failed in a step: {error!r}"), error))
         started, now = now, monotonic_ns()
-        steps = max(1, *(len(output.sampled_ids) for output in outputs)) if outputs else 1
+        steps = max([1, *(len(output.sampled_ids) for output in outputs)])
         self._steps_total += steps
         self._step_ns = (now - started) // steps
         deltas: list[RequestDelta] = []

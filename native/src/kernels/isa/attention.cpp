@@ -31,10 +31,6 @@ void store_kv(const KvWrite& w) {
     }
 }
 
-inline void prefetch(const uint16_t* p) {
-    __builtin_prefetch(p);
-}
-
 // scores[r][t] = sum_d query[r][d] * keys[d][t] for R rows and V vectors of tokens, d ascending. Fetches the keys of
 // the next block meanwhile.
 template <int R, int V>

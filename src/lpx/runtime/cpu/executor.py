@@ -64,14 +64,14 @@ class CpuExecutor:
         done = 0
         packed: dict[str, int] = {}
         for batch in _batches(files.weights()):
+            packings = [_packing(weight, options.quantization) for weight in batch]
             try:
-                decoder.set_weights([_packing(weight, options.quantization) for weight in batch])
+                decoder.set_weights(packings)
             except ValueError as error:
                 raise ModelFileError(f"{files.path}: {error}") from error
-            for weight in batch:
-                _, kind, rows, cols, data, _, bits, _ = _packing(weight, options.quantization)
-                kind = {8: "q8", 4: "q4"}.get(bits, kind)
-                packed[kind] = packed.get(kind, 0) + _native.PackedMatrix.packed_bytes(weight.type, rows, cols, bits)
+            for _, stored, rows, cols, data, _, bits, _ in packings:
+                kind = {8: "q8", 4: "q4"}.get(bits, stored)
+                packed[kind] = packed.get(kind, 0) + _native.PackedMatrix.packed_bytes(stored, rows, cols, bits)
                 done += data.nbytes
             if progress is not None:
                 progress(min(done, total), total)
