@@ -120,11 +120,14 @@ def test_each_choice_has_one_finish(make_engine: MakeEngine) -> None:
     run(test)
 
 
-def test_slow_consumer_does_not_hold_the_engine(make_engine: MakeEngine) -> None:
+def test_slow_consumer_does_not_hold_the_engine(make_engine: MakeEngine, gate: Gate) -> None:
     async def test() -> None:
-        async with serving(make_engine()) as server:
+        async with serving(make_engine(FakeExecutor(before_step=gate))) as server:
+            gate.shut(passes=1)
             slow = server.submit("slow", SamplingParams(temperature=0, max_tokens=100))
             first = await anext(slow)
+            await gate.reached()  # so that the rest is made while nobody reads
+            gate.open()
             await read(server.submit("quick", SamplingParams(temperature=0, max_tokens=110)))
             await idle(server)
             rest = await read(slow)
