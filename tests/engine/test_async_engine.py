@@ -364,7 +364,11 @@ def test_shutdown_ends_streams_joins_and_closes(make_engine: MakeEngine, gate: G
 
 
 def test_requests_of_a_dead_event_loop_end(make_engine: MakeEngine, gate: Gate) -> None:
-    engine = make_engine(FakeExecutor(before_step=gate))
+    def unhurried(step: int) -> None:
+        gate(step)
+        time.sleep(0.005)  # the courier meets the closed loop long before the answer is full
+
+    engine = make_engine(FakeExecutor(before_step=unhurried))
     server = AsyncEngine.start(engine)
     kept: list[Any] = []
 
