@@ -34,6 +34,7 @@ constexpr int fused_limit(TileKind /*kind*/) {
     return 7;
 }
 #endif
+inline constexpr int kGroupsTogether = 2;  // for one row
 inline constexpr int kPassRows = 128;  // rows that share one unpacked chunk
 
 // Rows of activations from some block on, with what is added for the sums (corrections).
@@ -61,9 +62,9 @@ inline I32 initial_sum(const RowTile& rows, int row, int64_t at) {
     return broadcast_i32(static_cast<const int32_t*>(rows.correction)[row * rows.corrections + at]);
 }
 
-// Parts of a group whose dots run together, sharing the broadcast activations: as many as registers allow.
-template <TileKind kKind>
-inline constexpr int kPartsTogether = kSmallDot<kKind.bits> ? kParts : 1;
+// Parts of a source whose dots run together, sharing the broadcast activations: as many as registers allow.
+template <class Source>
+inline constexpr int kPartsTogether = kSmallDot<Source::kKind.bits> ? Source::kParts : 1;
 
 // Dot products of kSteps code vectors from kFirst on, with kRows rows of activations.
 template <int kFirst, int kSteps, int kStep = 0, class Source, class DotType, int kRows, int kWidth>
@@ -71,12 +72,12 @@ LPX_INLINE void add_steps(const Source& source, int first_part, const RowTile& r
                           DotType (&dot)[kRows][kWidth]) {
     if constexpr (kStep < kSteps) {
         Bytes codes[kWidth];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int p = 0; p < kWidth; ++p) codes[p] = source.template codes<kFirst + kStep>(first_part + p);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
             const Bytes quad = broadcast_quad(rows.q8 + r * rows.cols + col + 4 * (kFirst + kStep));
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int p = 0; p < kWidth; ++p) dot[r][p].add(kStep, codes[p], quad);
         }
         add_steps<kFirst, kSteps, kStep + 1>(source, first_part, rows, col, dot);
@@ -84,21 +85,22 @@ LPX_INLINE void add_steps(const Source& source, int first_part, const RowTile& r
 }
 
 template <int kSub, class Source, int kRows>
-LPX_INLINE void add_sub_block(const Source& source, const RowTile& rows, int64_t block, F32 (&acc)[kRows][kParts]) {
+LPX_INLINE void add_sub_block(const Source& source, const RowTile& rows, int64_t block,
+                              F32 (&acc)[kRows][Source::kParts]) {
     constexpr TileKind kKind = Source::kKind;
-    constexpr int kSteps = 8 / kKind.scales, kWidth = kPartsTogether<kKind>;
+    constexpr int kSteps = 8 / kKind.scales, kWidth = kPartsTogether<Source>;
     const int64_t at = block * kKind.scales + kSub;
-#pragma GCC unroll 2
-    for (int first_part = 0; first_part < kParts; first_part += kWidth) {
+#pragma GCC unroll 4
+    for (int first_part = 0; first_part < Source::kParts; first_part += kWidth) {
         // The compiler would keep every broadcast for the next part, in memory, since there are too few registers.
         if (first_part > 0) asm volatile("" ::: "memory");
         Dot<kKind.bits, kSteps> dot[kRows][kWidth];
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int p = 0; p < kWidth; ++p) dot[r][p].begin(initial_sum<kKind>(rows, r, at));
         add_steps<kSub * kSteps, kSteps>(source, first_part, rows, 32 * block, dot);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int p = 0; p < kWidth; ++p) {
             const int part = first_part + p;
             const F32 scale = source.scale(kSub, part);
@@ -122,7 +124,8 @@ LPX_INLINE void add_sub_block(const Source& source, const RowTile& rows, int64_t
 
 // Adds the refined quad of one row for the kRefineBlocks blocks from `block` on, where `source` stands.
 template <class Source>
-LPX_INLINE void add_refined(const Source& source, const RowTile& rows, int row, int64_t block, F32 (&acc)[kParts]) {
+LPX_INLINE void add_refined(const Source& source, const RowTile& rows, int row, int64_t block,
+                            F32 (&acc)[Source::kParts]) {
     constexpr TileKind kKind = Source::kKind;
     const RefinedQuad& quad = rows.refined[row * rows.refinements + block / kRefineBlocks];
     const auto place = static_cast<unsigned>(quad.vector);  // unsigned: divided by shifts
@@ -131,8 +134,8 @@ LPX_INLINE void add_refined(const Source& source, const RowTile& rows, int row, 
     const I32 initial = broadcast_i32(kKind.minimum ? 0 : -kKind.offset * quad.sum);
     const Bytes values = broadcast_quad(quad.q8);
     const F32 scale = set1(quad.scale);
-#pragma GCC unroll 2
-    for (int part = 0; part < kParts; ++part) {
+#pragma GCC unroll 4
+    for (int part = 0; part < Source::kParts; ++part) {
         Dot<kKind.bits, 1> dot;
         dot.begin(initial);
         dot.add(0, at.codes(vector, part), values);
@@ -140,24 +143,37 @@ LPX_INLINE void add_refined(const Source& source, const RowTile& rows, int row, 
     }
 }
 
-// Adds `blocks` blocks to kRows rows of 16 outputs. `outputs` < 16: only so many are there in memory.
+// Where a tile lies in the output: its rows `stride` apart, and in a row the 16 outputs of each of its groups, `groups`
+// apart. Only `count` of the last group's outputs are there.
+struct Outputs {
+    float* first;
+    int64_t stride;
+    int64_t groups;
+    int count;
+
+    float* at(int row, int group) const { return first + row * stride + group * groups; }
+};
+
+// Adds `blocks` blocks to kRows rows of 16 outputs a group.
 template <int kRows, class Source>
-__attribute__((noinline)) void add_tile(Source source, int64_t blocks, const RowTile& rows_in, bool first, float* out,
-                                        int64_t out_stride, int outputs) {
+__attribute__((noinline)) void add_tile(Source source, int64_t blocks, const RowTile& rows_in, bool first,
+                                        const Outputs& out) {
+    constexpr int kGroups = Source::kParts / kParts;
     const RowTile rows = rows_in;
-    F32 acc[kRows][kParts];
+    F32 acc[kRows][Source::kParts];
     for (int r = 0; r < kRows; ++r)
-        for (int part = 0; part < kParts; ++part) acc[r][part] = zero();
+        for (int part = 0; part < Source::kParts; ++part) acc[r][part] = zero();
     float edge[16];
     if (!first) {
-        for (int r = 0; r < kRows; ++r) {
-            const float* from = out + r * out_stride;
-            if (outputs < 16) {
-                std::memcpy(edge, from, static_cast<size_t>(outputs) * sizeof(float));
-                from = edge;
+        for (int r = 0; r < kRows; ++r)
+            for (int g = 0; g < kGroups; ++g) {
+                const float* from = out.at(r, g);
+                if (g == kGroups - 1 && out.count < 16) {
+                    std::memcpy(edge, from, static_cast<size_t>(out.count) * sizeof(float));
+                    from = edge;
+                }
+                for (int part = 0; part < kParts; ++part) acc[r][g * kParts + part] = load(from + part * kLanes);
             }
-            for (int part = 0; part < kParts; ++part) acc[r][part] = load(from + part * kLanes);
-        }
     }
     for (int64_t start = 0; start < blocks; start += kRefineBlocks) {
         const Source first_block = source;
@@ -170,40 +186,38 @@ __attribute__((noinline)) void add_tile(Source source, int64_t blocks, const Row
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) add_refined(first_block, rows, r, start, acc[r]);
     }
-    for (int r = 0; r < kRows; ++r) {
-        float* to = out + r * out_stride;
-        if (outputs < 16) {
-            for (int part = 0; part < kParts; ++part) store(edge + part * kLanes, acc[r][part]);
-            std::memcpy(to, edge, static_cast<size_t>(outputs) * sizeof(float));
-        } else {
-            for (int part = 0; part < kParts; ++part) store(to + part * kLanes, acc[r][part]);
+    for (int r = 0; r < kRows; ++r)
+        for (int g = 0; g < kGroups; ++g) {
+            const bool whole = g < kGroups - 1 || out.count == 16;
+            float* const to = whole ? out.at(r, g) : edge;
+            for (int part = 0; part < kParts; ++part) store(to + part * kLanes, acc[r][g * kParts + part]);
+            if (!whole) std::memcpy(out.at(r, g), edge, static_cast<size_t>(out.count) * sizeof(float));
         }
-    }
 }
 
 // add_tile for a number of rows known at run time, 1 <= count <= kMax.
 template <int kMax, class Source>
-LPX_INLINE void add_few_rows(int64_t count, const Source& source, int64_t blocks, const RowTile& rows, float* out,
-                             int64_t out_stride, int outputs) {
+LPX_INLINE void add_few_rows(int64_t count, const Source& source, int64_t blocks, const RowTile& rows,
+                             const Outputs& out) {
     if constexpr (kMax > 1) {
-        if (count < kMax) return add_few_rows<kMax - 1>(count, source, blocks, rows, out, out_stride, outputs);
+        if (count < kMax) return add_few_rows<kMax - 1>(count, source, blocks, rows, out);
     }
-    add_tile<kMax>(source, blocks, rows, true, out, out_stride, outputs);
+    add_tile<kMax>(source, blocks, rows, true, out);
 }
 
 // Any number of rows in tiles of kTile and, for the rest, of smaller powers of two.
 template <TileKind kKind, int kTile>
 inline void add_many_rows(int64_t count, const UnpackedChunk& chunk, Upcoming upcoming, int64_t blocks, RowTile rows,
-                          bool first, float* out, int64_t out_stride, int outputs) {
+                          bool first, Outputs out) {
     for (; count >= kTile; count -= kTile) {
-        add_tile<kTile>(UnpackedSource<kKind>(chunk, upcoming), blocks, rows, first, out, out_stride, outputs);
+        add_tile<kTile>(UnpackedSource<kKind>(chunk, upcoming), blocks, rows, first, out);
         upcoming.next += blocks * upcoming.bytes_per_block;
         rows.skip(kTile);
-        out += kTile * out_stride;
+        out.first += kTile * out.stride;
     }
     if constexpr (kTile > 1)
         if (count > 0)
-            add_many_rows<kKind, kTile / 2>(count, chunk, upcoming, blocks, rows, first, out, out_stride, outputs);
+            add_many_rows<kKind, kTile / 2>(count, chunk, upcoming, blocks, rows, first, out);
 }
 
 // The corrections of `rows` rows for `blocks` blocks: [rows][blocks * scales].
@@ -250,6 +264,38 @@ struct BlockScratch {
 static_assert(kChunkBlocks % kRefineBlocks == 0 && 8 % kRefineBlocks == 0);
 static_assert(sizeof(BlockScratch) <= kBlockScratchBytes);
 
+// Whole rows of the groups [begin, end), from packed groups. One row takes kTogether groups at once, which lie far
+// apart: memory serves several streams better than one, and they share the activations.
+template <PackedFormat kFormat, int kTogether>
+void add_groups(const PackedMatrix& w, int64_t begin, int64_t end, const RowTile& all, int64_t rows, float* out,
+                int64_t out_stride) {
+    const int64_t row_blocks = w.padded_cols() / 32;
+    if constexpr (kTogether > 1) {
+        if (rows == 1) {
+            const int64_t run = (end - begin) / kTogether, last = begin + run * (kTogether - 1);
+            for (int64_t g = begin; g < begin + run; ++g) {
+                const int64_t left = w.rows() - (last - begin + g) * kGroupRows;
+                const Outputs to{out + g * kGroupRows, out_stride, run * kGroupRows,
+                                 static_cast<int>(left < kGroupRows ? left : kGroupRows)};
+                add_tile<1>(GroupsSource<kFormat, kTogether>(w.group(g), w.group(g + run) - w.group(g)), row_blocks,
+                            all, true, to);
+            }
+            return add_groups<kFormat, kTogether / 2>(w, begin + run * kTogether, end, all, rows, out, out_stride);
+        }
+    }
+    for (int64_t g = begin; g < end; ++g) {
+        const int64_t left = w.rows() - g * kGroupRows;
+        Outputs to{out + g * kGroupRows, out_stride, 0, static_cast<int>(left < kGroupRows ? left : kGroupRows)};
+        RowTile tile = all;
+        for (int64_t r = 0; r < rows; r += kFusedRows) {  // later tiles find the group in the cache
+            add_few_rows<kFusedRows>(rows - r < kFusedRows ? rows - r : kFusedRows,
+                                     PackedSource<kFormat>(w.group(g), 0), row_blocks, tile, to);
+            tile.skip(kFusedRows);
+            to.first += kFusedRows * out_stride;
+        }
+    }
+}
+
 template <PackedFormat kFormat>
 void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end, const Activations& a, int64_t rows,
                    float* out, int64_t out_stride, void* scratch_bytes) {
@@ -263,16 +309,7 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
         compute_corrections<Packed::kKind>(a, 0, rows, 0, row_blocks, correction);
         const RowTile all{a.q8,   a.scale,    a.refined,   correction,
                           a.cols, row_blocks, refinements, row_blocks * Packed::kKind.scales};
-        for (int64_t g = group_begin; g < group_end; ++g) {
-            const int64_t left = w.rows() - g * kGroupRows;
-            const int outputs = static_cast<int>(left < kGroupRows ? left : kGroupRows);
-            RowTile tile = all;
-            for (int64_t r = 0; r < rows; r += kFusedRows) {  // later tiles find the group in the cache
-                add_few_rows<kFusedRows>(rows - r < kFusedRows ? rows - r : kFusedRows, Packed(w.group(g), 0),
-                                         row_blocks, tile, out + r * out_stride + g * kGroupRows, out_stride, outputs);
-                tile.skip(kFusedRows);
-            }
-        }
+        add_groups<kFormat, kGroupsTogether>(w, group_begin, group_end, all, rows, out, out_stride);
         return;
     }
     for (int64_t pass = 0; pass < rows; pass += kPassRows) {
@@ -297,8 +334,8 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
                 const Upcoming upcoming{w.group(g + 1) + packed_block_bytes<kFormat>(block),
                                         (packed_block_bytes<kFormat>(1) + tiles - 1) / tiles};
                 add_many_rows<Packed::kKind, kTileRows>(pass_rows, scratch.chunk, upcoming, blocks, tile, block == 0,
-                                                        out + pass * out_stride + g * kGroupRows, out_stride,
-                                                        static_cast<int>(left < kGroupRows ? left : kGroupRows));
+                                                        {out + pass * out_stride + g * kGroupRows, out_stride, 0,
+                                                         static_cast<int>(left < kGroupRows ? left : kGroupRows)});
             }
         }
     }

@@ -3,6 +3,8 @@
 // Included only by src/kernels/isa/*.cpp (see simd.h).
 #pragma once
 
+#include <utility>
+
 #include "../packed_layout.h"
 #include "kernels.h"
 #include "simd_int.h"
@@ -44,6 +46,7 @@ class PackedSource {
 
   public:
     static constexpr TileKind kKind = tile_kind(kFormat);
+    static constexpr int kParts = LPX_ISA_NS::kParts;
 
     // `block` must be the first of a super block.
     PackedSource(const std::byte* group, int64_t block)
@@ -145,6 +148,45 @@ class PackedSource {
     int index_ = 0;
 };
 
+// Walks several packed groups at once. Their parts follow one another.
+template <PackedFormat kFormat, int kGroups>
+class GroupsSource {
+    using Group = PackedSource<kFormat>;
+    using Indices = std::make_integer_sequence<int, kGroups>;
+
+  public:
+    static constexpr TileKind kKind = Group::kKind;
+    static constexpr int kParts = kGroups * Group::kParts;
+
+    // Groups `apart` bytes from each other.
+    GroupsSource(const std::byte* first, int64_t apart) : GroupsSource(first, apart, Indices()) {}
+
+    void next() {
+        for (Group& group : groups_) group.next();
+    }
+    GroupsSource ahead(int blocks) const {
+        GroupsSource other = *this;
+        for (Group& group : other.groups_) group = group.ahead(blocks);
+        return other;
+    }
+    template <int kVector>
+    Bytes codes(int part) const {
+        return groups_[part / Group::kParts].template codes<kVector>(part % Group::kParts);
+    }
+    Bytes codes(int vector, int part) const {
+        return groups_[part / Group::kParts].codes(vector, part % Group::kParts);
+    }
+    F32 scale(int sub, int part) const { return groups_[part / Group::kParts].scale(sub, part % Group::kParts); }
+    F32 min(int sub, int part) const { return groups_[part / Group::kParts].min(sub, part % Group::kParts); }
+
+  private:
+    template <int... kIndex>
+    GroupsSource(const std::byte* first, int64_t apart, std::integer_sequence<int, kIndex...>)
+        : groups_{Group(first + kIndex * apart, 0)...} {}
+
+    Group groups_[kGroups];
+};
+
 inline constexpr int kChunkBlocks = 32;  // 1024 columns of 16 rows: 16 KiB of codes stay in the first-level cache
 
 // A chunk of a group with its codes as bytes and its scales as floats.
@@ -164,6 +206,7 @@ template <TileKind kTileKind>
 class UnpackedSource {
   public:
     static constexpr TileKind kKind = kTileKind;
+    static constexpr int kParts = LPX_ISA_NS::kParts;
 
     UnpackedSource(const UnpackedChunk& chunk, const Upcoming& upcoming)
         : chunk_(&chunk), fetched_(upcoming.next), wanted_(upcoming.next), bytes_per_block_(upcoming.bytes_per_block) {}

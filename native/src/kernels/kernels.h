@@ -49,7 +49,7 @@ inline constexpr size_t kBlockScratchBytes = 64 * 1024;
 inline constexpr size_t kFloatScratchBytes = 16 * 1024;
 inline constexpr int kMaxFusedRows = 16;
 
-inline constexpr int kPrefetchBytes = 3072;  // how far ahead the matrix kernels fetch packed blocks
+inline constexpr int kPrefetchBytes = 1024;  // how far ahead the matrix kernels fetch packed blocks
 inline constexpr int64_t kReadStep = 256;    // bytes of a stream that read_streams reads at a time
 
 struct KernelTable {
