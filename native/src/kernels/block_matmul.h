@@ -63,8 +63,10 @@ inline I32 initial_sum(const RowTile& rows, int row, int64_t at) {
 }
 
 // Parts of a source whose dots run together, sharing the broadcast activations: as many as registers allow.
-template <class Source>
-inline constexpr int kPartsTogether = kSmallDot<Source::kKind.bits> ? Source::kParts : 1;
+template <class Source, int kRows>
+inline constexpr int kPartsTogether = kSmallDot<Source::kKind.bits> ? Source::kParts
+                                      : kRows == 1 && Source::kParts > 2 ? 2
+                                                                         : 1;
 
 // Dot products of kSteps code vectors from kFirst on, with kRows rows of activations.
 template <int kFirst, int kSteps, int kStep = 0, class Source, class DotType, int kRows, int kWidth>
@@ -88,7 +90,7 @@ template <int kSub, class Source, int kRows>
 LPX_INLINE void add_sub_block(const Source& source, const RowTile& rows, int64_t block,
                               F32 (&acc)[kRows][Source::kParts]) {
     constexpr TileKind kKind = Source::kKind;
-    constexpr int kSteps = 8 / kKind.scales, kWidth = kPartsTogether<Source>;
+    constexpr int kSteps = 8 / kKind.scales, kWidth = kPartsTogether<Source, kRows>;
     const int64_t at = block * kKind.scales + kSub;
 #pragma GCC unroll 4
     for (int first_part = 0; first_part < Source::kParts; first_part += kWidth) {
