@@ -1,8 +1,12 @@
 """What a latency measurement holds: parts that add up, bytes that can be counted by hand, refusals with a way out."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from lpx.bench.latency import PARTS, _decode, measure_latency
+from lpx.bench.roofline import MemoryReader
+from lpx.bench.series import Series
 from lpx.engine.engine import Engine
 from lpx.errors import ConfigError
 from lpx.options import EngineOptions
@@ -72,8 +76,24 @@ def test_bytes_and_limit_can_be_counted_by_hand(engine, batch_size):
     assert limit.kv_bytes_per_token == pytest.approx(per_token * min(limit.mean_context, window))
     assert limit.weight_bytes_per_token == engine.info.bytes_per_token / batch_size
     assert limit.bytes_per_token == limit.weight_bytes_per_token + limit.kv_bytes_per_token
-    assert limit.tokens_per_second == pytest.approx(limit.read_bandwidth.bytes_per_second / limit.bytes_per_token)
+    assert limit.tokens_per_second == pytest.approx(limit.best_read.bytes_per_second / limit.bytes_per_token)
     assert limit.fraction == pytest.approx(measured.decode_tokens_per_second.median / limit.tokens_per_second)
+
+
+def test_each_repeat_is_compared_with_the_reading_around_it(engine, monkeypatch):
+    reads = iter([8e9, 4e9, 2e9, 2e9])
+    monkeypatch.setattr(
+        MemoryReader, "read", lambda self, pattern, seconds: SimpleNamespace(repetitions=Series.of([next(reads)]))
+    )
+    measured = measure(engine, input_len=16, output_len=6, repeats=3)
+    limit = measured.limit
+    assert limit.turns_read_bytes_per_second.values == (6e9, 3e9, 2e9)
+    assert limit.turns_tokens_per_second == pytest.approx(3e9 / limit.bytes_per_token)
+    fractions = [
+        speed * limit.bytes_per_token / read
+        for speed, read in zip(measured.decode_tokens_per_second.values, (6e9, 3e9, 2e9), strict=True)
+    ]
+    assert limit.turns_fraction == pytest.approx(sorted(fractions)[1])
 
 
 def test_steps_that_the_engine_runs_at_once_are_all_counted(engine):

@@ -3,7 +3,7 @@
 import pytest
 
 from lpx import _native
-from lpx.bench.roofline import PEAK_KINDS, READ_PATTERNS, measure_read_bandwidth, measure_roofline
+from lpx.bench.roofline import PEAK_KINDS, READ_PATTERNS, MemoryReader, measure_roofline
 from lpx.errors import ConfigError, MemoryLimitError
 
 WORKING_SET = 3 << 20
@@ -16,7 +16,7 @@ def test_every_figure_is_there_and_the_best_is_the_best():
     memory = measured.memory
     assert [figure.pattern for figure in memory.patterns] == list(READ_PATTERNS)
     assert memory.bytes_per_second == max(figure.bytes_per_second for figure in memory.patterns) > 0
-    assert memory.best_pattern in [pattern.name for pattern in READ_PATTERNS]
+    assert memory.best_pattern in READ_PATTERNS
     assert memory.working_set_bytes == WORKING_SET
     assert list(measured.peaks) == list(PEAK_KINDS)
     assert measured.peaks["bf16"] is None
@@ -33,7 +33,7 @@ def test_caches_are_left_out_where_the_machine_does_not_describe_them(monkeypatc
 
 def test_every_instruction_set_can_be_measured():
     for isa in _native.available_isas():
-        assert measure_read_bandwidth(1, isa, seconds=0.0, working_set_bytes=WORKING_SET).bytes_per_second > 0
+        assert MemoryReader(1, isa, WORKING_SET).bandwidth(seconds=0.0).bytes_per_second > 0
 
 
 @pytest.mark.parametrize(("threads", "isa", "said"), [(0, None, "threads"), (-1, None, "threads"), (1, "mmx", "mmx")])

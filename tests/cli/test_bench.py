@@ -25,7 +25,7 @@ def test_latency_json_holds_everything(latency):
     assert done.stderr == ""
     measured = json.loads(done.stdout)
     assert (measured["input_len"], measured["output_len"], measured["batch_size"], measured["repeats"]) == (12, 4, 2, 2)
-    assert measured["in_use"]["isa"] == measured["limit"]["read_bandwidth"]["isa"] == "portable"
+    assert measured["in_use"]["isa"] == measured["limit"]["best_read"]["isa"] == "portable"
     assert measured["in_use"]["threads"] == 1
     for name in ("prefill_tokens_per_second", "decode_tokens_per_second", "time_to_first_token_ms", "decode_step_ms"):
         assert len(measured[name]["values"]) == 2

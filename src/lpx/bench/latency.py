@@ -7,12 +7,14 @@ streams of a step, and the keys and values of its own context.
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from lpx.bench.roofline import ReadBandwidth, measure_read_bandwidth
+from lpx.bench.roofline import MemoryReader, ReadBandwidth
 from lpx.bench.series import Series
 from lpx.errors import ConfigError
 
@@ -60,15 +62,22 @@ class StepBreakdown:
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimit:
-    """What reading memory alone would allow, for the mean context of the measured steps."""
+    """What reading memory alone would allow, for the mean context of the measured steps.
 
-    read_bandwidth: ReadBandwidth  # the better of one measurement before and one after
+    The memory of a shared machine may be twice as fast in one second as in the next. So there are two limits: what
+    reading gave in the best moment, and what it gave in turns with decoding, before and after each repeat.
+    """
+
     mean_context: float  # tokens that a row attends to
     weight_bytes_per_token: float  # of a step, shared by its streams
     kv_bytes_per_token: float
     bytes_per_token: float
-    tokens_per_second: float
+    best_read: ReadBandwidth
+    tokens_per_second: float  # at the best
     fraction: float  # of it that the median decode speed reaches
+    turns_read_bytes_per_second: Series  # a value a repeat, with the best pattern
+    turns_tokens_per_second: float  # at the median of those
+    turns_fraction: float  # the median over the repeats, each against its own turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +110,8 @@ def measure_latency(
 ) -> Latency:
     """Run greedy requests of random tokens on an idle engine and see where the time goes.
 
-    Prefill is measured with requests for one token; decoding over the steps in which all streams get a token.
+    Prefill is measured with requests for one token; decoding over the steps in which all streams get a token, in turns
+    with reading memory.
     `read_seconds` and `working_set_bytes` are for the read bandwidth, see `lpx.bench.roofline`. Raises ConfigError when
     the numbers do not fit the engine and MemoryLimitError when the bandwidth cannot be measured.
     """
@@ -112,28 +122,34 @@ def measure_latency(
     prompts = _Prompts(engine, input_len, batch_size)
     steps = output_len - 1
 
-    def read_bandwidth() -> ReadBandwidth:
-        tell("reading memory")
-        return measure_read_bandwidth(info.threads, info.isa, seconds=read_seconds, working_set_bytes=working_set_bytes)
-
-    before = read_bandwidth()
+    tell("reading memory")
+    reader = MemoryReader(info.threads, info.isa, working_set_bytes)
+    best_read = reader.bandwidth(read_seconds)
     tell("warming up")
     _prefill(engine, prompts.fresh())
     _decode(engine, prompts.fresh(), min(steps, _WARM_UP_STEPS))
     prefill_seconds: list[float] = []
     passes: list[_Pass] = []
+    turns: list[float] = []  # one more than there are passes
+
+    def take_turn() -> None:
+        turns.append(reader.read(best_read.best_pattern, read_seconds).repetitions.median)
+
     for number in range(repeats):
         tell(f"repeat {number + 1} of {repeats}")
         prefill_seconds.append(_prefill(engine, prompts.fresh()))
+        take_turn()
         passes.append(_decode(engine, prompts.fresh(), steps))
+    take_turn()
     tell("profiling")
     step = _profile(engine, executor, prompts, steps, min(repeats, _PROFILE_PASSES))
-    bandwidth = max(before, read_bandwidth(), key=lambda measured: measured.bytes_per_second)
+    best_read = max(best_read, reader.bandwidth(read_seconds), key=lambda measured: measured.bytes_per_second)
 
     decode = Series.of(batch_size * done.steps / done.seconds for done in passes)
     mean_context = sum(done.mean_context for done in passes) / repeats
     weights, kv = info.bytes_per_token / batch_size, executor.kv_bytes_read(mean_context)
-    most = bandwidth.bytes_per_second / (weights + kv)
+    most = best_read.bytes_per_second / (weights + kv)
+    around = Series.of((before + after) / 2 for before, after in pairwise(turns))
     return Latency(
         in_use=engine.info,
         input_len=input_len,
@@ -145,13 +161,18 @@ def measure_latency(
         time_to_first_token_ms=Series.of(1e3 * seconds for seconds in prefill_seconds),
         decode_step_ms=Series.of(1e3 * done.seconds / done.steps for done in passes),
         limit=DecodeLimit(
-            read_bandwidth=bandwidth,
             mean_context=mean_context,
             weight_bytes_per_token=weights,
             kv_bytes_per_token=kv,
             bytes_per_token=weights + kv,
+            best_read=best_read,
             tokens_per_second=most,
             fraction=decode.median / most,
+            turns_read_bytes_per_second=around,
+            turns_tokens_per_second=around.median / (weights + kv),
+            turns_fraction=statistics.median(
+                speed * (weights + kv) / read for speed, read in zip(decode.values, around.values, strict=True)
+            ),
         ),
         step=step,
     )

@@ -36,8 +36,8 @@ class ReadPattern:
 
 READ_PATTERNS = (
     ReadPattern("plain", 1, 0),
-    ReadPattern("1 stream, prefetched", 1, _native.PREFETCH_BYTES),  # as the matrix kernels read
-    ReadPattern("2 streams, prefetched", 2, _native.PREFETCH_BYTES),
+    ReadPattern("1 stream, prefetched", 1, _native.PREFETCH_BYTES),
+    ReadPattern("2 streams, prefetched", 2, _native.PREFETCH_BYTES),  # as the matrix kernels read with one row
     ReadPattern("4 streams, prefetched", 4, _native.PREFETCH_BYTES),
     ReadPattern("8 streams, prefetched", 8, _native.PREFETCH_BYTES),
 )
@@ -68,8 +68,8 @@ class ReadBandwidth:
 
     isa: str
     threads: int
-    bytes_per_second: float  # the best of all patterns
-    best_pattern: str
+    bytes_per_second: float  # the best repetition of all patterns
+    best_pattern: ReadPattern
     working_set_bytes: int  # of all threads
     patterns: tuple[ReadFigure, ...]
 
@@ -123,20 +123,23 @@ def measure_roofline(
     return Roofline(memory=memory, l2=l2, l3=l3, peaks=peaks)
 
 
-def measure_read_bandwidth(
-    threads: int | None = None,
-    isa: str | None = None,
-    *,
-    seconds: float = 0.3,
-    working_set_bytes: int | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> ReadBandwidth:
-    """The memory part of `measure_roofline` alone; raises the same."""
-    from lpx.runtime.cpu.caches import cache_levels
+class MemoryReader:
+    """Memory of its own, well beyond the caches, that it reads again and again.
 
-    caches = cache_levels()
-    machine, own = _open(threads, isa, working_set_bytes, caches)
-    return _read_memory(machine, own, seconds, progress or (lambda what: None))
+    Raises as `measure_roofline` does.
+    """
+
+    def __init__(self, threads: int | None = None, isa: str | None = None, working_set_bytes: int | None = None):
+        from lpx.runtime.cpu.caches import cache_levels
+
+        self._machine, self._own = _open(threads, isa, working_set_bytes, cache_levels())
+
+    def bandwidth(self, seconds: float, progress: Callable[[str], None] | None = None) -> ReadBandwidth:
+        """All patterns, `seconds` for each."""
+        return _read_memory(self._machine, self._own, seconds, progress or (lambda what: None))
+
+    def read(self, pattern: ReadPattern, seconds: float) -> ReadFigure:
+        return _read(self._machine, pattern, self._own, seconds)
 
 
 def _open(
@@ -183,7 +186,7 @@ def _read_memory(
         isa=machine.isa,
         threads=machine.threads,
         bytes_per_second=best.bytes_per_second,
-        best_pattern=best.pattern.name,
+        best_pattern=best.pattern,
         working_set_bytes=bytes_per_thread * machine.threads,
         patterns=tuple(figures),
     )

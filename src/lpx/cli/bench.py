@@ -112,7 +112,7 @@ def latency(
 def _print_roofline(measured: Roofline) -> None:
     memory = measured.memory
     print(f"{memory.isa}, {_count(memory.threads, 'thread')}; the best of all repetitions\n")
-    print(f"{'memory read':<30}{memory.bytes_per_second / 1e9:10.1f} GB/s   {memory.best_pattern}")
+    print(f"{'memory read':<30}{memory.bytes_per_second / 1e9:10.1f} GB/s   {memory.best_pattern.name}")
     for figure in memory.patterns:
         print(_read_line(f"  {figure.pattern.name}", figure))
     for name, cache in (("L3 cache read", measured.l3), ("L2 cache read", measured.l2)):
@@ -148,16 +148,26 @@ def _print_latency(measured: Latency) -> None:
     ):
         print(_series_line(name, series, digits))
     print()
-    bandwidth = limit.read_bandwidth
+    best, turns = limit.best_read, limit.turns_read_bytes_per_second
     for name, text in (
         (
             "bytes moved per token",
             f"{limit.bytes_per_token / 1e6:10.1f} MB     weights {limit.weight_bytes_per_token / 1e6:.1f} + "
             f"KV {limit.kv_bytes_per_token / 1e6:.1f} at a context of {limit.mean_context:.0f}",
         ),
-        ("memory read", f"{bandwidth.bytes_per_second / 1e9:10.1f} GB/s   {bandwidth.best_pattern}"),
-        ("limit of decode", f"{limit.tokens_per_second:10.1f} tokens/s"),
-        ("reached", f"{100 * limit.fraction:10.1f} %"),
+        ("memory read, at best", f"{best.bytes_per_second / 1e9:10.1f} GB/s   {best.best_pattern.name}"),
+        (
+            "  in turns with decoding",
+            f"{turns.median / 1e9:10.1f} GB/s   {turns.low / 1e9:.1f} to {turns.high / 1e9:.1f}",
+        ),
+        (
+            "limit of decode, at best",
+            f"{limit.tokens_per_second:10.1f} tokens/s, of which it reaches {100 * limit.fraction:.1f} %",
+        ),
+        (
+            "  in turns with decoding",
+            f"{limit.turns_tokens_per_second:10.1f} tokens/s, of which it reaches {100 * limit.turns_fraction:.1f} %",
+        ),
     ):
         print(f"{name:<30}{text}")
     print(f"\n{'one decode step':<30}{'ms':>10}{'%':>8}")
