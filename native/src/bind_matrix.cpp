@@ -15,6 +15,7 @@
 #include "bindings.h"
 #include "kernels/kernels.h"
 #include "packed_matrix.h"
+#include "screen_rows.h"
 #include "thread_pool.h"
 
 namespace nb = nanobind;
@@ -95,6 +96,35 @@ nb::object matmul(const PackedMatrix& w, const FloatRows& x, const std::string& 
     return to_numpy(std::move(out), {static_cast<size_t>(rows), static_cast<size_t>(w.rows())});
 }
 
+nb::object screen(const PackedMatrix& w, const FloatRows& x, const std::string& isa, bool refine) {
+    if (!w.split()) throw std::invalid_argument("only matrices packed with split=True can be screened");
+    if (static_cast<int64_t>(x.shape(1)) != w.cols())
+        throw std::invalid_argument("the matrix has " + std::to_string(w.cols()) + " columns, the rows have " +
+                                    std::to_string(x.shape(1)));
+    const KernelTable& kernels = kernels_for(isa.c_str());
+    const auto rows = static_cast<int64_t>(x.shape(0));
+    const int64_t groups = w.groups();
+    const QuantizedRows activations(kernels, x.data(), rows, w.cols());
+    ScreenRows prepared(w.padded_cols(), rows);
+    for (int64_t r = 0; r < rows; ++r) prepared.prepare(activations.view, r);
+    std::vector<float> approximate(static_cast<size_t>(rows * groups * kGroupRows));
+    auto upper = std::make_unique<float[]>(static_cast<size_t>(rows * groups));
+    const ScreenTask task{.matrix = &w,
+                          .group_begin = 0,
+                          .group_end = groups,
+                          .rows = prepared.data(),
+                          .row_count = rows,
+                          .approximate = approximate.data(),
+                          .approximate_stride = groups * kGroupRows,
+                          .upper = upper.get(),
+                          .upper_stride = groups};
+    if (rows > 0) kernels.screen(task);
+    if (refine)
+        for (int64_t r = 0; r < rows; ++r)
+            for (int64_t g = 0; g < groups; ++g) upper[r * groups + g] = kernels.refine(task, g, r);
+    return to_numpy(std::move(upper), {static_cast<size_t>(rows), static_cast<size_t>(groups)});
+}
+
 nb::object decode(const PackedMatrix& w, const std::vector<int64_t>& rows) {
     auto out = std::make_unique<float[]>(rows.size() * static_cast<size_t>(w.cols()));
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -149,13 +179,14 @@ void bind_matrix(nb::module_& m) {
         .def_static(
             "pack",
             [](const std::string& type, int64_t rows, int64_t cols, const ByteArray& data,
-               const std::optional<RowMap>& row_map, int threads) {
+               const std::optional<RowMap>& row_map, int threads, bool split) {
                 const auto pool = make_pool(threads);
                 return PackedMatrix::pack(weight_type_from_name(type), rows, cols, bytes_of(data), map_of(row_map),
-                                          pool.get());
+                                          pool.get(), split);
             },
-            "type"_a, "rows"_a, "cols"_a, "data"_a, "row_map"_a = nb::none(), "threads"_a = 1,
-            "Pack rows in a file's encoding; row i of the result is row row_map[i] of the data.")
+            "type"_a, "rows"_a, "cols"_a, "data"_a, "row_map"_a = nb::none(), "threads"_a = 1, "split"_a = false,
+            "Pack rows in a file's encoding; row i of the result is row row_map[i] of the data. With `split`, a matrix "
+            "of Q8_0 can be screened.")
         .def_static(
             "quantize",
             [](int bits, const std::string& type, int64_t rows, int64_t cols, const ByteArray& data,
@@ -168,16 +199,19 @@ void bind_matrix(nb::module_& m) {
             "Quantize F32, F16 or BF16 rows to 8 or 4 bits in blocks of 32 while packing.")
         .def_static(
             "packed_bytes",
-            [](const std::string& type, int64_t rows, int64_t cols, int quantize_bits) {
-                return PackedMatrix::packed_bytes(weight_type_from_name(type), rows, cols, quantize_bits);
+            [](const std::string& type, int64_t rows, int64_t cols, int quantize_bits, bool split) {
+                return PackedMatrix::packed_bytes(weight_type_from_name(type), rows, cols, quantize_bits, split);
             },
-            "type"_a, "rows"_a, "cols"_a, "quantize_bits"_a = 0, "Bytes that packing will allocate.")
+            "type"_a, "rows"_a, "cols"_a, "quantize_bits"_a = 0, "split"_a = false, "Bytes that packing will allocate.")
         .def_prop_ro("rows", &PackedMatrix::rows)
         .def_prop_ro("cols", &PackedMatrix::cols)
         .def_prop_ro("bytes", &PackedMatrix::bytes)
         .def_prop_ro("float_weights", &PackedMatrix::float_weights)
         .def_prop_ro("format", [](const PackedMatrix& w) { return std::string(w.format_name()); })
         .def("decode", &decode, "rows"_a, "Rows of the matrix as float32 [len(rows), cols].")
+        .def("screen", &screen, "x"_a, "isa"_a = "", "refine"_a = false,
+             "Upper bounds of the products with x [rows, cols] for each 16 rows of a split matrix: float32 [rows, "
+             "groups].")
         .def("matmul", &matmul, "x"_a, "isa"_a = "", "threads"_a = 1,
              "x [rows, cols] float32 times the matrix: float32 [rows, matrix rows].");
     m.def("decode_rows", &decode_rows, "type"_a, "cols"_a, "data"_a,

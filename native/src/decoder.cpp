@@ -1,7 +1,10 @@
 #include "decoder.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
+
+#include "screen_rows.h"
 
 namespace lpx {
 
@@ -15,6 +18,12 @@ constexpr int64_t kLogitFloats = int64_t{8} << 20;
 // Columns of gate and up that are multiplied at a time: their rows stay in the cache until they are combined.
 constexpr int64_t kGateGroups = 8;
 constexpr int64_t kMaxHeadDim = 512;
+// Rows whose largest logit is found by screening: with more, arithmetic counts and not what is read.
+constexpr int64_t kScreenRows = 2;
+// When a screen leaves more than one of so many groups to be computed, the next steps do without it: first so many,
+// twice as many each time that it happens again at once.
+constexpr int64_t kScreenPays = 3;
+constexpr int kLeastPause = 8, kMostPause = 512;
 
 int64_t pad(int64_t cols) {
     return (cols + kBlockCols - 1) / kBlockCols * kBlockCols;
@@ -83,14 +92,30 @@ struct Decoder::Buffers {
     AlignedBuffer<float> projected;           // output of the o and down matrices
     AlignedBuffer<float> q, k, v, attended, gated, logits;
     Quantized shared;
+    ScreenRows screen;
+    AlignedBuffer<float> upper;  // [logit rows][groups of the head]
+    int64_t groups;              // of the head
+    struct Largest {
+        float logit = -std::numeric_limits<float>::infinity();
+        int32_t id = -1;
+        bool beats(const Largest& other) const {
+            return logit > other.logit || (logit == other.logit && (other.id < 0 || id < other.id));
+        }
+    };
     struct PerThread {
         AlignedBuffer<float> x;  // copy of the residual stream, for few rows
         Quantized quantized;
         AlignedBuffer<float> gate, up;
         AlignedBuffer<std::byte> scratch;
+        ScreenRows screen;
+        AlignedBuffer<float> settled;             // logits of a group
+        std::vector<Largest> promising, largest;  // of each logit row: in one group, in all of the thread's
+        bool unbounded = false;                   // some row of activations has no upper bounds
+        int64_t settled_groups = 0;               // of all rows
     };
     std::vector<PerThread> threads;
 
+    static int64_t head_groups(const DecoderConfig& c) { return (c.vocab_size + kGroupRows - 1) / kGroupRows; }
     static int64_t chunk_stride() { return kGateGroups * kGroupRows; }
 
     Buffers(const DecoderConfig& c, const DecoderLimits& l, int thread_count, size_t scratch_bytes)
@@ -107,21 +132,28 @@ struct Decoder::Buffers {
           attended(l.max_rows * query),
           gated(l.max_rows * inter),
           logits(logit_rows(c) * vocab),
-          shared(c, std::max(l.max_rows, logit_rows(c))) {
+          shared(c, std::max(l.max_rows, logit_rows(c))),
+          screen(hidden, logit_rows(c)),
+          upper(logit_rows(c) * head_groups(c)),
+          groups(head_groups(c)) {
         for (int t = 0; t < thread_count; ++t)
             threads.push_back({AlignedBuffer<float>(kPrivateRows * hidden), Quantized(c, kPrivateRows),
                                AlignedBuffer<float>(l.max_rows * chunk_stride()),
                                AlignedBuffer<float>(l.max_rows * chunk_stride()),
-                               AlignedBuffer<std::byte>(scratch_bytes)});
+                               AlignedBuffer<std::byte>(scratch_bytes), ScreenRows(hidden, kPrivateRows),
+                               AlignedBuffer<float>(kGroupRows), std::vector<Largest>(logit_rows(c)),
+                               std::vector<Largest>(logit_rows(c))});
     }
     static size_t bytes_for(const DecoderConfig& c, const DecoderLimits& l, int thread_count) {
         const int64_t hidden = pad(c.hidden_size), query = pad(c.query_size()), kv = pad(c.kv_size());
         const size_t shared = l.max_rows * (2 * hidden + 2 * query + 2 * kv + pad(c.intermediate_size)) +
-                              logit_rows(c) * pad(c.vocab_size);
-        const size_t per_thread = kPrivateRows * hidden + 2 * l.max_rows * chunk_stride();
+                              logit_rows(c) * (pad(c.vocab_size) + head_groups(c));
+        const size_t per_thread = kPrivateRows * hidden + 2 * l.max_rows * chunk_stride() + kGroupRows;
         return sizeof(float) * (shared + thread_count * per_thread) +
                Quantized::bytes_for(c, std::max(l.max_rows, logit_rows(c))) +
-               thread_count * Quantized::bytes_for(c, kPrivateRows);
+               ScreenRows::bytes_for(hidden, logit_rows(c)) +
+               thread_count * (Quantized::bytes_for(c, kPrivateRows) + ScreenRows::bytes_for(hidden, kPrivateRows) +
+                               2 * logit_rows(c) * sizeof(Largest));
     }
 };
 
@@ -189,9 +221,11 @@ struct Decoder::Worker {
         if (input.logit_rows.empty()) return;
         add_projected(*pending_norm);
         if (!few) meet(Phase::Norm);
-        for (int64_t first = 0; first < std::ssize(input.logit_rows); first += logit_rows(c)) {
+        // A row may come twice: there can be more of them than rows.
+        const int64_t most = few ? std::min(kPrivateRows, logit_rows(c)) : logit_rows(c);
+        for (int64_t first = 0; first < std::ssize(input.logit_rows); first += most) {
             if (first > 0) meet(Phase::Sample);  // the sinks are done with the slice before
-            make_logits(first, std::min(std::ssize(input.logit_rows) - first, logit_rows(c)));
+            make_logits(first, std::min(std::ssize(input.logit_rows) - first, most));
         }
     }
 
@@ -312,6 +346,7 @@ struct Decoder::Worker {
         }
     }
 
+    // Logits of the rows [first, first + count) of logit_rows, or what they are wanted for.
     void make_logits(int64_t first, int64_t count) {
         const PackedMatrix& head = d.weights_.head();
         Quantized& to = few ? own.quantized : b.shared;
@@ -319,8 +354,10 @@ struct Decoder::Worker {
         for (int64_t i = range.begin; i < range.end; ++i)
             kernels.rms_norm(x + input.logit_rows[first + i] * b.hidden, d.weights_.final_norm().data(), c.norm_eps,
                              c.hidden_size, to.normed.data() + i * b.hidden);
-        const Activations a = quantize(to.normed.data(), b.hidden, !head.float_weights(), range, few, to);
+        const bool screen = can_screen(first, count);
+        const Activations a = quantize(to.normed.data(), b.hidden, !head.float_weights(), range, few || screen, to);
         const Range groups = share(head.groups(), thread, threads);
+        if (screen && find_largest(first, a, count, range, groups)) return;
         multiply_groups(head, groups, a, count, {}, b.logits.data(), b.vocab);
         if (c.logit_softcap > 0.0f && !groups.empty()) {
             const int64_t begin = groups.begin * kGroupRows, end = std::min(groups.end * kGroupRows, c.vocab_size);
@@ -328,9 +365,97 @@ struct Decoder::Worker {
                 kernels.softcap(b.logits.data() + i * b.vocab + begin, c.logit_softcap, end - begin);
         }
         meet(Phase::Head);
+        if (thread == 0 && d.screen_pause_ > 0) --d.screen_pause_;
         for (int64_t i = thread; i < count; i += threads)
             sink.take(first + i, {b.logits.data() + i * b.vocab, static_cast<size_t>(c.vocab_size)}, thread);
         end_phase(Phase::Sample);
+    }
+
+    // All threads come to the same answer.
+    bool can_screen(int64_t first, int64_t count) const {
+        // A cap may make different logits equal.
+        if (count > kScreenRows || !d.weights_.head().split() || c.logit_softcap > 0.0f || d.screen_pause_ > 0)
+            return false;
+        for (int64_t i = 0; i < count; ++i)
+            if (!sink.wants_largest_alone(first + i)) return false;
+        return true;
+    }
+
+    // Finds the largest logit of each row without computing all: screens this thread's groups by the high nibbles of
+    // their weights, then computes those that may hold the largest. Returns false on all threads when that cannot be
+    // said. `range` are the rows that this thread quantized.
+    bool find_largest(int64_t first, const Activations& a, int64_t count, Range range, Range groups) {
+        ScreenRows& prepared = few ? own.screen : b.screen;
+        for (int64_t i = range.begin; i < range.end; ++i) prepared.prepare(a, i);
+        if (!few) meet(Phase::Norm);
+        const ScreenTask task{.matrix = &d.weights_.head(),
+                              .group_begin = groups.begin,
+                              .group_end = groups.end,
+                              .rows = prepared.data(),
+                              .row_count = count,
+                              .approximate = b.logits.data(),
+                              .approximate_stride = b.vocab,
+                              .upper = b.upper.data(),
+                              .upper_stride = b.groups};
+        own.unbounded = false;
+        own.settled_groups = 0;
+        if (!groups.empty()) kernels.screen(task);
+        // The most promising group of each row gives a logit that the largest is not below.
+        for (int64_t i = 0; i < count; ++i) {
+            own.promising[i] = own.largest[i] = {};
+            if (groups.empty()) continue;
+            const float* const upper = b.upper.data() + i * b.groups;
+            const float* const best = std::max_element(upper + groups.begin, upper + groups.end);
+            own.unbounded |= *best == std::numeric_limits<float>::infinity();
+            settle(a, i, best - upper);
+            own.promising[i] = own.largest[i];
+        }
+        meet(Phase::Head);
+        for (const Buffers::PerThread& other : b.threads)
+            if (other.unbounded) return false;
+        for (int64_t i = 0; i < count; ++i) {
+            float least = own.promising[i].logit;
+            for (const Buffers::PerThread& other : b.threads) least = std::max(least, other.promising[i].logit);
+            for (int64_t g = groups.begin; g < groups.end; ++g)
+                if (b.upper[i * b.groups + g] >= least && kernels.refine(task, g, i) >= least) settle(a, i, g);
+        }
+        meet(Phase::Head);
+        for (int64_t i = thread; i < count; i += threads) {
+            Buffers::Largest largest;
+            for (const Buffers::PerThread& other : b.threads)
+                if (other.largest[i].beats(largest)) largest = other.largest[i];
+            sink.take_largest(first + i, largest.id);
+        }
+        if (thread == 0) {
+            int64_t settled = 0;
+            for (const Buffers::PerThread& other : b.threads) settled += other.settled_groups;
+            const bool paid = settled * kScreenPays <= count * b.groups;
+            if (!paid) d.screen_pause_ = d.next_screen_pause_;
+            d.next_screen_pause_ = paid ? kLeastPause : std::min(2 * d.next_screen_pause_, kMostPause);
+            d.screened_rows_ += count;
+        }
+        end_phase(Phase::Sample);
+        return true;
+    }
+
+    // Computes the logits of one group and row of activations, as multiply_groups would.
+    void settle(const Activations& a, int64_t row, int64_t group) {
+        const PackedMatrix& head = d.weights_.head();
+        const int64_t blocks = a.cols / kBlockCols, begin = group * kGroupRows;
+        const Activations one{.cols = a.cols,
+                              .f32 = a.f32 + row * a.cols,
+                              .q8 = a.q8 + row * a.cols,
+                              .scale = a.scale + row * blocks,
+                              .sum = a.sum + row * blocks * 2,
+                              .refined = a.refined + row * refined_quads(a.cols)};
+        // matmul writes output row n at out[n]: shifted back, the group starts at the buffer's start.
+        kernels.matmul(head, group, group + 1, one, 1, own.settled.data() - begin, 0, own.scratch.data());
+        const int64_t end = std::min(begin + kGroupRows, head.rows());
+        for (int64_t n = begin; n < end; ++n) {
+            const Buffers::Largest found{own.settled[n - begin], static_cast<int32_t>(n)};
+            if (found.beats(own.largest[row])) own.largest[row] = found;
+        }
+        ++own.settled_groups;
     }
 
     void meet(Phase ended) {
@@ -352,7 +477,8 @@ Decoder::Decoder(DecoderConfig config, DecoderLimits limits, int threads, const 
       limits_(limits),
       kernels_(kernels_for(isa)),
       pool_(threads),
-      weights_((config_.check(), config_)) {
+      weights_((config_.check(), config_)),
+      next_screen_pause_(kLeastPause) {
     if (limits.max_rows < 1 || limits.max_model_len < 1 || limits.max_model_len > INT32_MAX || limits.kv_blocks < 1)
         throw std::invalid_argument("a limit of the decoder is not positive");
 }

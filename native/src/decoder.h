@@ -45,6 +45,8 @@ class Decoder {
     void step(const StepInput& input, LogitSink& sink);
 
     const KvCache* kv_cache() const { return cache_.get(); }  // null before finish()
+    // Rows so far whose largest logit was found without computing all.
+    int64_t screened_rows() const { return screened_rows_; }
     size_t kv_bytes() const { return cache_ ? cache_->bytes() : 0; }
     // Bytes of work buffers, a function of the numbers alone: known before anything is loaded.
     static size_t work_bytes(const DecoderConfig& config, const DecoderLimits& limits, int threads);
@@ -74,6 +76,9 @@ class Decoder {
     std::unique_ptr<RotaryRows> rotary_;
     std::unique_ptr<AttentionStage> attention_;
     std::unique_ptr<Buffers> buffers_;
+    // Steps that still compute all logits because a screen did not pay, and how many it will be the next time.
+    int screen_pause_ = 0, next_screen_pause_;
+    int64_t screened_rows_ = 0;
     bool profiling_ = false;
     std::array<int64_t, static_cast<size_t>(Phase::Count)> profile_{};
 };

@@ -29,8 +29,8 @@ void set_vector(const NamedSource& tensor, WeightVector& out) {
 }  // namespace
 
 DecoderWeights::DecoderWeights(const DecoderConfig& c) : tied_head_(c.tied_head), layers_(c.layers.size()) {
-    add("embedding", embedding_, c.vocab_size, c.hidden_size);
-    if (!c.tied_head) add("head", head_, c.vocab_size, c.hidden_size);
+    add("embedding", embedding_, c.vocab_size, c.hidden_size, c.tied_head);
+    if (!c.tied_head) add("head", head_, c.vocab_size, c.hidden_size, true);
     add("final_norm", final_norm_, c.hidden_size, true);
     for (size_t i = 0; i < layers_.size(); ++i) {
         LayerWeights& w = layers_[i];
@@ -55,8 +55,8 @@ DecoderWeights::DecoderWeights(const DecoderConfig& c) : tied_head_(c.tied_head)
     }
 }
 
-void DecoderWeights::add(const std::string& name, PackedMatrix& matrix, int64_t rows, int64_t cols) {
-    slots_[name] = {.matrix = &matrix, .vector = nullptr, .rows = rows, .cols = cols, .required = true};
+void DecoderWeights::add(const std::string& name, PackedMatrix& matrix, int64_t rows, int64_t cols, bool split) {
+    slots_[name] = {.matrix = &matrix, .vector = nullptr, .rows = rows, .cols = cols, .required = true, .split = split};
 }
 
 void DecoderWeights::add(const std::string& name, WeightVector& vector, int64_t size, bool required) {
@@ -82,7 +82,9 @@ void DecoderWeights::set(std::span<const NamedSource> tensors, ThreadPool* pool)
     for (const NamedSource& tensor : tensors) {
         Slot& slot = slot_for(tensor);
         if (slot.matrix != nullptr) {
-            matrices.emplace_back(tensor.source);
+            MatrixSource source = tensor.source;
+            source.split = slot.split;
+            matrices.emplace_back(source);
             places.push_back(slot.matrix);
         } else {
             set_vector(tensor, *slot.vector);

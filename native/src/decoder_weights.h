@@ -62,10 +62,11 @@ class DecoderWeights {
         WeightVector* vector;
         int64_t rows, cols;
         bool required;
+        bool split = false;  // a matrix that is screened
         bool set = false;
     };
     Slot& slot_for(const NamedSource& tensor);
-    void add(const std::string& name, PackedMatrix& matrix, int64_t rows, int64_t cols);
+    void add(const std::string& name, PackedMatrix& matrix, int64_t rows, int64_t cols, bool split = false);
     void add(const std::string& name, WeightVector& vector, int64_t size, bool required);
 
     bool tied_head_;

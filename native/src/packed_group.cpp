@@ -1,7 +1,9 @@
 // Writes and reads single rows of packed groups; packed_layout.h has the layout.
 #include "packed_group.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace lpx {
 namespace {
@@ -46,9 +48,76 @@ Place place(const BlockLayout& layout, int64_t block) {
                         static_cast<size_t>(block % per_super) * static_cast<size_t>(layout.block_bytes())};
 }
 
+// Eight quads of 4-bit codes, two in each of four planes, and back.
+void write_nibbles(uint8_t* planes, const uint32_t* quad, int64_t stride = 64) {
+    for (int v = 0; v < 4; ++v)
+        store_quad(planes + stride * v, (quad[2 * v] & kNibbles) | (quad[2 * v + 1] & kNibbles) << 4);
+}
+void read_nibbles(const uint8_t* planes, uint32_t* quad, int64_t stride = 64) {
+    for (int j = 0; j < 8; ++j) quad[j] = (load_quad(planes + stride * (j / 2)) >> (j % 2 * 4)) & kNibbles;
+}
+
+constexpr uint32_t kSigns = 0x80808080u;  // between codes and codes + 128
+
+// Offsets in a group and, of low codes, in its part of the plane behind.
+constexpr int64_t split_codes(int row, int64_t block) {
+    return SplitLayout::kNormBytes + block * SplitLayout::kBlockBytes + 4 * row;
+}
+constexpr int64_t split_scale(int row, int64_t block) {
+    return split_codes(0, block) + SplitLayout::kNibbleBytes + 2 * row;
+}
+constexpr int64_t split_low_codes(int row, int64_t block) {
+    return 4 * block * SplitLayout::kLowStride + 4 * row;
+}
+
+void write_split(uint8_t* group, uint8_t* low, int row, int64_t block, const WeightBlock& value) {
+    uint32_t quad[8], high[8];
+    std::memcpy(quad, value.code, sizeof quad);
+    for (int j = 0; j < 8; ++j) {
+        quad[j] ^= kSigns;
+        high[j] = quad[j] >> 4;
+    }
+    write_nibbles(group + split_codes(row, block), high);
+    write_nibbles(low + split_low_codes(row, block), quad, SplitLayout::kLowStride);
+    std::memcpy(group + split_scale(row, block), &value.scale, 2);
+}
+
+void read_split(const uint8_t* group, const uint8_t* low, int row, int64_t block, WeightBlock& value) {
+    uint32_t quad[8], high[8];
+    read_nibbles(group + split_codes(row, block), high);
+    read_nibbles(low + split_low_codes(row, block), quad, SplitLayout::kLowStride);
+    for (int j = 0; j < 8; ++j) quad[j] = (quad[j] | high[j] << 4) ^ kSigns;
+    std::memcpy(value.code, quad, sizeof quad);
+    std::memcpy(&value.scale, group + split_scale(row, block), 2);
+}
+
 }  // namespace
 
-void write_block(PackedFormat format, std::byte* group, int row, int64_t block, const WeightBlock& value) {
+void SplitNorms::add(const WeightBlock& block) {
+    int low_sum = 0, low_squares = 0;
+    for (int i = 0; i < 32; ++i) {
+        const int low = block.code[i] & 15;
+        low_sum += low;
+        low_squares += low * low;
+    }
+    const double scale = f16_to_f32(block.scale), scale_squared = scale * scale;
+    residual += scale_squared * (low_squares - 15 * low_sum + 32 * 7.5 * 7.5);
+    // The terms are sums over a block of high nibble * 16 and of 120.5, each times x: the larger of the norms.
+    term += scale_squared * 32 * 240.0 * 240.0;
+}
+
+void write_split_norms(std::byte* group, int row, const SplitNorms& norms) {
+    const double squares[2] = {norms.residual, norms.term};
+    for (int i = 0; i < 2; ++i) {
+        const float up = std::nextafter(static_cast<float>(std::sqrt(squares[i])), std::numeric_limits<float>::max());
+        std::memcpy(group + (16 * i + row) * sizeof up, &up, sizeof up);
+    }
+}
+
+void write_block(PackedFormat format, std::byte* group, std::byte* low, int row, int64_t block,
+                 const WeightBlock& value) {
+    if (format == PackedFormat::Q8_0_Split)
+        return write_split(reinterpret_cast<uint8_t*>(group), reinterpret_cast<uint8_t*>(low), row, block, value);
     const BlockLayout layout = block_layout(format);
     const Place at = place(layout, block);
     auto* codes = reinterpret_cast<uint8_t*>(group + at.block) + 4 * row;
@@ -64,8 +133,7 @@ void write_block(PackedFormat format, std::byte* group, int row, int64_t block, 
             if (layout.code_bits == 3) write_planes(codes + 128, quad, 2, 1);
             break;
         default:
-            for (int v = 0; v < 4; ++v)
-                store_quad(codes + 64 * v, (quad[2 * v] & kNibbles) | (quad[2 * v + 1] & kNibbles) << 4);
+            write_nibbles(codes, quad);
             if (layout.code_bits > 4) write_planes(codes + 256, quad, 4, layout.code_bits - 4);
     }
     uint8_t* scales = reinterpret_cast<uint8_t*>(group + at.block) + layout.code_bytes();
@@ -84,7 +152,11 @@ void write_block(PackedFormat format, std::byte* group, int row, int64_t block, 
     }
 }
 
-void read_packed_block(PackedFormat format, const std::byte* group, int row, int64_t block, WeightBlock& value) {
+void read_packed_block(PackedFormat format, const std::byte* group, const std::byte* low, int row, int64_t block,
+                       WeightBlock& value) {
+    if (format == PackedFormat::Q8_0_Split)
+        return read_split(reinterpret_cast<const uint8_t*>(group), reinterpret_cast<const uint8_t*>(low), row, block,
+                          value);
     const BlockLayout layout = block_layout(format);
     const Place at = place(layout, block);
     const auto* codes = reinterpret_cast<const uint8_t*>(group + at.block) + 4 * row;
@@ -99,7 +171,7 @@ void read_packed_block(PackedFormat format, const std::byte* group, int row, int
             if (layout.code_bits == 3) read_planes(codes + 128, quad, 2, 1);
             break;
         default:
-            for (int j = 0; j < 8; ++j) quad[j] = (load_quad(codes + 64 * (j / 2)) >> (j % 2 * 4)) & kNibbles;
+            read_nibbles(codes, quad);
             if (layout.code_bits > 4) read_planes(codes + 256, quad, 4, layout.code_bits - 4);
     }
     std::memcpy(value.code, quad, sizeof quad);

@@ -27,7 +27,8 @@ enum class PackedFormat : uint8_t {
     Q5_K,
     Q6_K,
     IQ4_NL,
-    IQ4_XS
+    IQ4_XS,
+    Q8_0_Split  // no weight type of its own: Q8_0 as the head has it, see SplitLayout
 };
 
 // Layout of a group (16 rows) of a block format, in order of address:
@@ -77,6 +78,7 @@ constexpr BlockLayout block_layout(PackedFormat format) {
         case PackedFormat::Q5_1:
             return {5, false, 1, true, false, false, 0};
         case PackedFormat::Q8_0:
+        case PackedFormat::Q8_0_Split:
             return {8, false, 1, false, false, false, 0};
         case PackedFormat::IQ4_NL:
             return {4, true, 1, false, false, false, 0};
@@ -106,6 +108,26 @@ constexpr bool is_float(PackedFormat format) {
 constexpr int float_bytes(PackedFormat format) {
     return format == PackedFormat::F32 ? 4 : 2;
 }
+
+// Q8_0 with the high four bits of the codes apart from the low ones, so that the likeliest tokens can be found from the
+// high ones (kernels/screen.h). A group is
+//   two floats a row, [2][16]: bounds of what screening leaves out, see SplitNorms
+//   for each block: the high nibbles of code + 128, as codes of 4 bits lie, and f16 scale[16]
+// and behind all groups, for every kLowGroups of them,
+//   for each of the four vectors of the low nibbles of each block: that of one group after the other.
+// So a few vectors of many groups, the octets of a screen, are read in runs.
+struct SplitLayout {
+    static constexpr int kNormBytes = 2 * 16 * 4;
+    static constexpr int kNibbleBytes = 256;
+    static constexpr int kBlockBytes = kNibbleBytes + 32;
+    static constexpr int64_t group_bytes(int64_t blocks) { return kNormBytes + blocks * kBlockBytes; }
+    static constexpr int64_t kLowGroups = 3;
+    static constexpr int64_t kLowStride = kLowGroups * 64;  // between vectors of a group
+    static constexpr int64_t low_bytes(int64_t blocks) { return 4 * blocks * kLowStride; }  // of kLowGroups groups
+    static constexpr int64_t low_offset(int64_t blocks, int64_t group) {
+        return group / kLowGroups * low_bytes(blocks) + group % kLowGroups * 64;
+    }
+};
 
 // The values behind the codes of IQ4_NL and IQ4_XS (GGML's kvalues_iq4nl, part of the file format).
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};

@@ -23,11 +23,12 @@ int64_t padded(int64_t cols) {
     return (cols + kBlockCols - 1) / kBlockCols * kBlockCols;
 }
 
-PackedFormat packed_format(WeightType type, int quantize_bits) {
-    if (quantize_bits == 0) return static_cast<PackedFormat>(type);
+PackedFormat packed_format(WeightType type, int quantize_bits, bool split) {
+    constexpr auto kEightBits = [](bool is_split) { return is_split ? PackedFormat::Q8_0_Split : PackedFormat::Q8_0; };
+    if (quantize_bits == 0) return type == WeightType::Q8_0 ? kEightBits(split) : static_cast<PackedFormat>(type);
     if (!is_float(static_cast<PackedFormat>(type)))
         throw std::invalid_argument("only F32, F16 and BF16 weights can be quantized while loading");
-    if (quantize_bits == 8) return PackedFormat::Q8_0;
+    if (quantize_bits == 8) return kEightBits(split);
     if (quantize_bits == 4) return PackedFormat::Q4_1;
     throw std::invalid_argument("weights can be quantized to 8 or 4 bits, not to " + std::to_string(quantize_bits));
 }
@@ -35,8 +36,18 @@ PackedFormat packed_format(WeightType type, int quantize_bits) {
 size_t packed_group_bytes(PackedFormat format, int64_t cols) {
     const auto blocks = static_cast<size_t>(padded(cols) / kBlockCols);
     if (is_float(format)) return blocks * kBlockCols * kGroupRows * static_cast<size_t>(float_bytes(format));
+    if (format == PackedFormat::Q8_0_Split)
+        return static_cast<size_t>(SplitLayout::group_bytes(static_cast<int64_t>(blocks)));
     const BlockLayout layout = block_layout(format);
     return blocks / static_cast<size_t>(layout.blocks_per_super()) * static_cast<size_t>(layout.super_bytes());
+}
+
+size_t packed_matrix_bytes(PackedFormat format, int64_t rows, int64_t cols) {
+    const int64_t groups = (rows + kGroupRows - 1) / kGroupRows;
+    const size_t bytes = static_cast<size_t>(groups) * packed_group_bytes(format, cols);
+    if (format != PackedFormat::Q8_0_Split) return bytes;
+    const int64_t low_groups = (groups + SplitLayout::kLowGroups - 1) / SplitLayout::kLowGroups;
+    return bytes + static_cast<size_t>(low_groups * SplitLayout::low_bytes(padded(cols) / kBlockCols));
 }
 
 // File rows behind a row map.
@@ -86,37 +97,45 @@ void pack_float_group(PackedFormat format, const SourceRows& source, int64_t fir
         }
 }
 
-void pack_block_group(PackedFormat format, const SourceRows& source, int64_t first_row, int64_t cols,
-                      std::byte* group) {
+void pack_block_group(PackedFormat format, const SourceRows& source, int64_t first_row, int64_t cols, std::byte* group,
+                      std::byte* low) {
     for (int r = 0; r < kGroupRows; ++r) {
         const auto* row = reinterpret_cast<const uint8_t*>(source.row(first_row + r));
+        const bool split = format == PackedFormat::Q8_0_Split;
         WeightBlock block{};
+        SplitNorms norms;
         for (int64_t b = 0; b < cols / kBlockCols; ++b) {
             if (row != nullptr) read_block(format, row, b, block);
-            write_block(format, group, r, b, block);
+            write_block(format, group, low, r, b, block);
+            if (split) norms.add(block);
         }
+        if (split) write_split_norms(group, r, norms);
     }
 }
 
 void quantize_group(PackedFormat format, WeightType type, const SourceRows& source, int64_t first_row, int64_t cols,
-                    float* buffer, std::byte* group) {
+                    float* buffer, std::byte* group, std::byte* low) {
     for (int r = 0; r < kGroupRows; ++r) {
         const std::byte* row = source.row(first_row + r);
         if (row != nullptr) decode_row(type, row, cols, buffer);
+        const bool split = format == PackedFormat::Q8_0_Split;
         WeightBlock block{};
+        SplitNorms norms;
         for (int64_t k = 0; k < cols; k += kBlockCols) {
             if (row != nullptr) {
                 const int count = static_cast<int>(cols - k < kBlockCols ? cols - k : kBlockCols);
                 for (int i = 0; i < count; ++i)
                     if (!std::isfinite(buffer[k + i]))
                         throw std::invalid_argument("weights with NaN or infinity cannot be quantized");
-                if (format == PackedFormat::Q8_0)
+                if (format == PackedFormat::Q8_0 || split)
                     quantize_block_q8(buffer + k, count, block);
                 else
                     quantize_block_q4(buffer + k, count, block);
             }
-            write_block(format, group, r, k / kBlockCols, block);
+            write_block(format, group, low, r, k / kBlockCols, block);
+            if (split) norms.add(block);
         }
+        if (split) write_split_norms(group, r, norms);
     }
 }
 
@@ -125,11 +144,10 @@ constexpr size_t kTaskBytes = size_t{1} << 20;
 
 }  // namespace
 
-size_t PackedMatrix::packed_bytes(WeightType type, int64_t rows, int64_t cols, int quantize_bits) {
+size_t PackedMatrix::packed_bytes(WeightType type, int64_t rows, int64_t cols, int quantize_bits, bool split) {
     weight_row_bytes(type, cols);  // throws for a broken row
     if (rows <= 0) throw std::invalid_argument("a matrix needs at least one row");
-    return static_cast<size_t>((rows + kGroupRows - 1) / kGroupRows) *
-           packed_group_bytes(packed_format(type, quantize_bits), cols);
+    return packed_matrix_bytes(packed_format(type, quantize_bits, split), rows, cols);
 }
 
 PackedMatrix PackedMatrix::allocate_for(PackedFormat format, int64_t rows, int64_t cols) {
@@ -139,14 +157,14 @@ PackedMatrix PackedMatrix::allocate_for(PackedFormat format, int64_t rows, int64
     m.cols_ = cols;
     m.padded_cols_ = padded(cols);
     m.group_bytes_ = packed_group_bytes(format, cols);
-    m.bytes_ = m.group_bytes_ * static_cast<size_t>(m.groups());
+    m.bytes_ = packed_matrix_bytes(format, rows, cols);
     m.data_ = allocate_weights(m.bytes_);
     return m;
 }
 
 PackedMatrix PackedMatrix::pack(WeightType type, int64_t rows, int64_t cols, std::span<const std::byte> data,
-                                std::span<const int32_t> row_map, ThreadPool* pool) {
-    MatrixPacking packing({.type = type, .rows = rows, .cols = cols, .data = data, .row_map = row_map});
+                                std::span<const int32_t> row_map, ThreadPool* pool, bool split) {
+    MatrixPacking packing({.type = type, .rows = rows, .cols = cols, .data = data, .row_map = row_map, .split = split});
     pack_all({&packing, 1}, pool);
     return packing.take();
 }
@@ -162,7 +180,7 @@ PackedMatrix PackedMatrix::quantize(int bits, WeightType type, int64_t rows, int
 }
 
 MatrixPacking::MatrixPacking(const MatrixSource& source) : source_(source) {
-    const PackedFormat format = packed_format(source.type, source.quantize_bits);
+    const PackedFormat format = packed_format(source.type, source.quantize_bits, source.split);
     check_source(source.type, source.rows, source.cols, source.data, source.row_map);
     matrix_ = PackedMatrix::allocate_for(format, source.rows, source.cols);
 }
@@ -178,13 +196,14 @@ void MatrixPacking::pack(int64_t begin, int64_t end) {
     const int64_t cols = source_.cols;
     std::vector<float> buffer(source_.quantize_bits != 0 ? static_cast<size_t>(cols) : 0);
     for (int64_t g = begin; g < end; ++g) {
-        std::byte* group = matrix_.data_.get() + static_cast<size_t>(g) * matrix_.group_bytes_;
+        auto* const group = const_cast<std::byte*>(matrix_.group(g));
+        auto* const low = const_cast<std::byte*>(matrix_.low_group(g));
         if (source_.quantize_bits != 0)
-            quantize_group(format, source_.type, rows, g * kGroupRows, cols, buffer.data(), group);
+            quantize_group(format, source_.type, rows, g * kGroupRows, cols, buffer.data(), group, low);
         else if (is_float(format))
             pack_float_group(format, rows, g * kGroupRows, cols, group);
         else
-            pack_block_group(format, rows, g * kGroupRows, cols, group);
+            pack_block_group(format, rows, g * kGroupRows, cols, group, low);
     }
     if (source_.mapped && source_.row_map.empty()) give_back(begin, end);
 }
@@ -222,7 +241,15 @@ void pack_all(std::span<MatrixPacking> matrices, ThreadPool* pool) {
 }
 
 std::string_view PackedMatrix::format_name() const {
-    return weight_type_name(static_cast<WeightType>(format_));
+    return weight_type_name(split() ? WeightType::Q8_0 : static_cast<WeightType>(format_));
+}
+
+const std::byte* PackedMatrix::low_group(int64_t g) const {
+    return group(groups()) + SplitLayout::low_offset(padded_cols_ / kBlockCols, g);
+}
+
+bool PackedMatrix::split() const {
+    return format_ == PackedFormat::Q8_0_Split;
 }
 
 bool PackedMatrix::float_weights() const {
@@ -231,6 +258,7 @@ bool PackedMatrix::float_weights() const {
 
 void PackedMatrix::decode(int64_t row, float* out) const {
     const std::byte* packed = group(row / kGroupRows);
+    const std::byte* low = low_group(row / kGroupRows);
     const int r = static_cast<int>(row % kGroupRows);
     if (is_float(format_)) {
         const auto size = static_cast<size_t>(float_bytes(format_));
@@ -242,7 +270,7 @@ void PackedMatrix::decode(int64_t row, float* out) const {
     }
     WeightBlock block{};
     for (int64_t b = 0; b < padded_cols_ / kBlockCols; ++b) {
-        read_packed_block(format_, packed, r, b, block);
+        read_packed_block(format_, packed, low, r, b, block);
         if ((b + 1) * kBlockCols <= cols_) {
             block_values(format_, block, out + b * kBlockCols);
         } else {

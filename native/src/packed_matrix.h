@@ -50,8 +50,9 @@ class PackedMatrix {
   public:
     // Packs `rows` x `cols` from the file's encoding. Row i of the result is row row_map[i] of `data` (empty: i).
     // Splits over `pool` when given. Throws std::invalid_argument when `data` has the wrong size.
+    // With `split`, a matrix of Q8_0 is laid out for screening, see SplitLayout; other types take no notice.
     static PackedMatrix pack(WeightType type, int64_t rows, int64_t cols, std::span<const std::byte> data,
-                             std::span<const int32_t> row_map, ThreadPool* pool);
+                             std::span<const int32_t> row_map, ThreadPool* pool, bool split = false);
     // Quantizes F32, F16 or BF16 weights while packing: 8 = int8 in blocks of 32, 4 = asymmetric 4-bit in blocks of 32.
     static PackedMatrix quantize(int bits, WeightType type, int64_t rows, int64_t cols, std::span<const std::byte> data,
                                  std::span<const int32_t> row_map, ThreadPool* pool);
@@ -67,16 +68,19 @@ class PackedMatrix {
     int64_t padded_cols() const { return padded_cols_; }  // multiple of 32; padding multiplies zeros
     PackedFormat format() const { return format_; }
     std::string_view format_name() const;  // the name of the weight type with this layout
+    bool split() const;                    // can be screened
     bool float_weights() const;            // F32, F16, BF16: kernels take float activations; else int8 blocks
     size_t bytes() const { return bytes_; }
     size_t group_bytes() const { return group_bytes_; }
     const std::byte* group(int64_t g) const { return data_.get() + g * group_bytes_; }
+    // The low nibbles of a group of a split matrix, see SplitLayout; else unspecified.
+    const std::byte* low_group(int64_t g) const;
 
     // Row `row` as float32, from the packed bytes, exactly what decode_row gives for the source (embedding look-up).
     void decode(int64_t row, float* out) const;
 
     // Bytes that pack()/quantize() will allocate (memory plan before loading).
-    static size_t packed_bytes(WeightType type, int64_t rows, int64_t cols, int quantize_bits);
+    static size_t packed_bytes(WeightType type, int64_t rows, int64_t cols, int quantize_bits, bool split = false);
 
   private:
     friend class MatrixPacking;
@@ -95,6 +99,7 @@ struct MatrixSource {
     std::span<const std::byte> data;
     std::span<const int32_t> row_map;
     int quantize_bits = 0;  // 0: the file's precision
+    bool split = false;     // as in PackedMatrix::pack
     bool mapped = false;    // `data` is a read-only mapping of a file, whose pages are given back once they are packed
 };
 

@@ -97,6 +97,15 @@ SampleSettings SamplingSink::settings_of(int64_t row) const {
             .drafted_ids = ids_of(input_, s, kDrafted).first(input_.drafted[row])};
 }
 
+bool SamplingSink::wants_largest_alone(int64_t row) const noexcept {
+    const int32_t s = input_.sampling[row];
+    if (s < 0 || input_.top[row] >= 0) return false;
+    const float temperature = input_.numbers[static_cast<size_t>(s) * SamplingInput::kNumbers];
+    // Lists of ids change logits: bias, bans and penalties. Without history there are no penalties.
+    return temperature == 0.0f &&
+           input_.ids_begin[s * SamplingInput::kIdLists] == input_.ids_begin[(s + 1) * SamplingInput::kIdLists];
+}
+
 void SamplingSink::take(int64_t row, std::span<float> logits, int thread) noexcept {
     Sampler sampler(kernels_, logits, scratch_[thread]);
     if (!sampler.finite()) {

@@ -45,6 +45,8 @@ class SamplingSink final : public LogitSink {
     SamplingSink(const KernelTable& kernels, const SamplingInput& input, std::span<SamplerScratch> scratch);
 
     void take(int64_t row, std::span<float> logits, int thread) noexcept override;
+    bool wants_largest_alone(int64_t row) const noexcept override;
+    void take_largest(int64_t row, int32_t id) noexcept override { sampled[row] = id; }
 
     std::vector<uint8_t> finite;     // [rows]: 0 when the row had NaN or infinite logits, and no result
     std::vector<int32_t> sampled;    // [rows], -1 where nothing was sampled

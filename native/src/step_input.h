@@ -24,6 +24,10 @@ class LogitSink {
     virtual ~LogitSink() = default;
     // `index` counts logit_rows. Must not throw.
     virtual void take(int64_t index, std::span<float> logits, int thread) noexcept = 0;
+    // Whether nothing but the id of the largest logit is wanted of a row, the lowest of equal ones. Then take_largest
+    // may be called in place of take.
+    virtual bool wants_largest_alone(int64_t /*index*/) const noexcept { return false; }
+    virtual void take_largest(int64_t /*index*/, int32_t /*id*/) noexcept {}
 };
 
 }  // namespace lpx

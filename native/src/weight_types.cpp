@@ -151,6 +151,7 @@ void read_block(PackedFormat format, const uint8_t* row, int64_t block, WeightBl
             add_fifth_bits(row + 4, out.code);
             return;
         case PackedFormat::Q8_0:
+        case PackedFormat::Q8_0_Split:
             row += block * 34;
             out.scale = read_u16(row);
             std::memcpy(out.code, row + 2, 32);

@@ -35,7 +35,7 @@ constexpr int fused_limit(TileKind /*kind*/) {
 }
 #endif
 inline constexpr int kGroupsTogether = 2;  // for one row
-inline constexpr int kPassRows = 128;  // rows that share one unpacked chunk
+inline constexpr int kPassRows = 128;      // rows that share one unpacked chunk
 
 // Rows of activations from some block on, with what is added for the sums (corrections).
 struct RowTile {
@@ -64,9 +64,19 @@ inline I32 initial_sum(const RowTile& rows, int row, int64_t at) {
 
 // Parts of a source whose dots run together, sharing the broadcast activations: as many as registers allow.
 template <class Source, int kRows>
-inline constexpr int kPartsTogether = kSmallDot<Source::kKind.bits> ? Source::kParts
-                                      : kRows == 1 && Source::kParts > 2 ? 2
-                                                                         : 1;
+inline constexpr int kPartsTogether = kSmallDot<Source::kKind.bits> && !Source::kSplit ? Source::kParts
+                                      : kRows == 1 && Source::kParts > 2               ? 2
+                                                                                       : 1;
+
+// The nibbles of split codes as parts of their own: high, low, high, low ...
+template <class Source>
+struct Nibbles {
+    const Source& source;
+    template <int kVector>
+    Bytes codes(int part) const {
+        return part % 2 == 0 ? source.template codes<kVector>(part / 2) : source.template low_codes<kVector>(part / 2);
+    }
+};
 
 // Dot products of kSteps code vectors from kFirst on, with kRows rows of activations.
 template <int kFirst, int kSteps, int kStep = 0, class Source, class DotType, int kRows, int kWidth>
@@ -86,6 +96,22 @@ LPX_INLINE void add_steps(const Source& source, int first_part, const RowTile& r
     }
 }
 
+// `total` += the dot products of the code vectors [kFirst, kFirst + kSteps).
+template <int kFirst, int kSteps, int kBits, class Source, int kRows, int kWidth>
+LPX_INLINE void add_dots(const Source& source, int first_part, const RowTile& rows, int64_t col,
+                         I32 (&total)[kRows][kWidth]) {
+    Dot<kBits, kSteps> dot[kRows][kWidth];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (int p = 0; p < kWidth; ++p) dot[r][p].begin(total[r][p]);
+    add_steps<kFirst, kSteps>(source, first_part, rows, col, dot);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (int p = 0; p < kWidth; ++p) total[r][p] = dot[r][p].total(total[r][p]);
+}
+
 template <int kSub, class Source, int kRows>
 LPX_INLINE void add_sub_block(const Source& source, const RowTile& rows, int64_t block,
                               F32 (&acc)[kRows][Source::kParts]) {
@@ -96,12 +122,26 @@ LPX_INLINE void add_sub_block(const Source& source, const RowTile& rows, int64_t
     for (int first_part = 0; first_part < Source::kParts; first_part += kWidth) {
         // The compiler would keep every broadcast for the next part, in memory, since there are too few registers.
         if (first_part > 0) asm volatile("" ::: "memory");
-        Dot<kKind.bits, kSteps> dot[kRows][kWidth];
+        I32 total[kRows][kWidth];
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-            for (int p = 0; p < kWidth; ++p) dot[r][p].begin(initial_sum<kKind>(rows, r, at));
-        add_steps<kSub * kSteps, kSteps>(source, first_part, rows, 32 * block, dot);
+            for (int p = 0; p < kWidth; ++p) total[r][p] = initial_sum<kKind>(rows, r, at);
+        if constexpr (Source::kSplit) {
+            I32 nibbles[kRows][2 * kWidth];
+#pragma GCC unroll 8
+            for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+                for (int p = 0; p < 2 * kWidth; ++p) nibbles[r][p] = broadcast_i32(0);
+            add_dots<0, kSteps, 4>(Nibbles<Source>{source}, 2 * first_part, rows, 32 * block, nibbles);
+#pragma GCC unroll 8
+            for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+                for (int p = 0; p < kWidth; ++p)
+                    total[r][p] = add(total[r][p], add(times16(nibbles[r][2 * p]), nibbles[r][2 * p + 1]));
+        } else {
+            add_dots<kSub * kSteps, kSteps, kKind.bits>(source, first_part, rows, 32 * block, total);
+        }
 #pragma GCC unroll 4
         for (int p = 0; p < kWidth; ++p) {
             const int part = first_part + p;
@@ -109,8 +149,7 @@ LPX_INLINE void add_sub_block(const Source& source, const RowTile& rows, int64_t
 #pragma GCC unroll 8
             for (int r = 0; r < kRows; ++r) {
                 const F32 product_scale = mul(scale, set1(rows.scale[r * rows.blocks + block]));
-                const F32 sum = to_float(dot[r][p].total(initial_sum<kKind>(rows, r, at)));
-                acc[r][part] = fma(sum, product_scale, acc[r][part]);
+                acc[r][part] = fma(to_float(total[r][p]), product_scale, acc[r][part]);
             }
             if constexpr (kKind.minimum) {
                 const F32 min = source.min(kSub, part);
@@ -138,10 +177,23 @@ LPX_INLINE void add_refined(const Source& source, const RowTile& rows, int row, 
     const F32 scale = set1(quad.scale);
 #pragma GCC unroll 4
     for (int part = 0; part < Source::kParts; ++part) {
-        Dot<kKind.bits, 1> dot;
-        dot.begin(initial);
-        dot.add(0, at.codes(vector, part), values);
-        acc[part] = fma(to_float(dot.total(initial)), mul(at.scale(sub, part), scale), acc[part]);
+        I32 total;
+        if constexpr (Source::kSplit) {
+            Dot<4, 1> low;
+            low.begin(initial);
+            low.add(0, at.low_codes(vector, part), values);
+            const I32 nothing = broadcast_i32(0);
+            Dot<4, 1> high;
+            high.begin(nothing);
+            high.add(0, at.codes(vector, part), values);
+            total = add(times16(high.total(nothing)), low.total(initial));
+        } else {
+            Dot<kKind.bits, 1> dot;
+            dot.begin(initial);
+            dot.add(0, at.codes(vector, part), values);
+            total = dot.total(initial);
+        }
+        acc[part] = fma(to_float(total), mul(at.scale(sub, part), scale), acc[part]);
     }
 }
 
@@ -218,8 +270,7 @@ inline void add_many_rows(int64_t count, const UnpackedChunk& chunk, Upcoming up
         out.first += kTile * out.stride;
     }
     if constexpr (kTile > 1)
-        if (count > 0)
-            add_many_rows<kKind, kTile / 2>(count, chunk, upcoming, blocks, rows, first, out);
+        if (count > 0) add_many_rows<kKind, kTile / 2>(count, chunk, upcoming, blocks, rows, first, out);
 }
 
 // The corrections of `rows` rows for `blocks` blocks: [rows][blocks * scales].
@@ -254,6 +305,7 @@ inline void compute_corrections(const Activations& a, int64_t first_row, int64_t
 // Packed bytes of `blocks` blocks, headers of super blocks included (rounded down).
 template <PackedFormat kFormat>
 constexpr int64_t packed_block_bytes(int64_t blocks) {
+    if (kFormat == PackedFormat::Q8_0_Split) return SplitLayout::group_bytes(blocks);  // the low nibbles lie elsewhere
     constexpr BlockLayout kLayout = block_layout(kFormat);
     return blocks * kLayout.super_bytes() / kLayout.blocks_per_super();
 }
@@ -279,8 +331,7 @@ void add_groups(const PackedMatrix& w, int64_t begin, int64_t end, const RowTile
                 const int64_t left = w.rows() - (last - begin + g) * kGroupRows;
                 const Outputs to{out + g * kGroupRows, out_stride, run * kGroupRows,
                                  static_cast<int>(left < kGroupRows ? left : kGroupRows)};
-                add_tile<1>(GroupsSource<kFormat, kTogether>(w.group(g), w.group(g + run) - w.group(g)), row_blocks,
-                            all, true, to);
+                add_tile<1>(GroupsSource<kFormat, kTogether>(w, g, run), row_blocks, all, true, to);
             }
             return add_groups<kFormat, kTogether / 2>(w, begin + run * kTogether, end, all, rows, out, out_stride);
         }
@@ -290,8 +341,8 @@ void add_groups(const PackedMatrix& w, int64_t begin, int64_t end, const RowTile
         Outputs to{out + g * kGroupRows, out_stride, 0, static_cast<int>(left < kGroupRows ? left : kGroupRows)};
         RowTile tile = all;
         for (int64_t r = 0; r < rows; r += kFusedRows) {  // later tiles find the group in the cache
-            add_few_rows<kFusedRows>(rows - r < kFusedRows ? rows - r : kFusedRows,
-                                     PackedSource<kFormat>(w.group(g), 0), row_blocks, tile, to);
+            add_few_rows<kFusedRows>(rows - r < kFusedRows ? rows - r : kFusedRows, PackedSource<kFormat>(w, g, 0),
+                                     row_blocks, tile, to);
             tile.skip(kFusedRows);
             to.first += kFusedRows * out_stride;
         }
@@ -302,6 +353,7 @@ template <PackedFormat kFormat>
 void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end, const Activations& a, int64_t rows,
                    float* out, int64_t out_stride, void* scratch_bytes) {
     using Packed = PackedSource<kFormat>;
+    constexpr TileKind kUnpackedKind = tile_kind(kFormat);
     auto& scratch = *static_cast<BlockScratch*>(scratch_bytes);
     const int64_t row_blocks = w.padded_cols() / 32, refinements = refined_quads(w.padded_cols());
     static_assert(fused_limit(Packed::kKind) <= kMaxFusedRows);
@@ -318,10 +370,10 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
         const int64_t pass_rows = rows - pass < kPassRows ? rows - pass : kPassRows;
         for (int64_t block = 0; block < row_blocks; block += kChunkBlocks) {
             const int64_t blocks = row_blocks - block < kChunkBlocks ? row_blocks - block : kChunkBlocks;
-            const int64_t corrections = blocks * Packed::kKind.scales;
-            compute_corrections<Packed::kKind>(a, pass, pass_rows, block, blocks, scratch.correction);
+            const int64_t corrections = blocks * kUnpackedKind.scales;
+            compute_corrections<kUnpackedKind>(a, pass, pass_rows, block, blocks, scratch.correction);
             for (int64_t g = group_begin; g < group_end; ++g) {
-                unpack_chunk<kFormat>(w.group(g), block, blocks, scratch.chunk);
+                unpack_chunk<kFormat>(w, g, block, blocks, scratch.chunk);
                 const int64_t left = w.rows() - g * kGroupRows;
                 const RowTile tile{a.q8 + pass * a.cols + 32 * block,
                                    a.scale + pass * row_blocks + block,
@@ -335,7 +387,7 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
                 const int64_t tiles = pass_rows < kTileRows ? 1 : pass_rows / kTileRows;
                 const Upcoming upcoming{w.group(g + 1) + packed_block_bytes<kFormat>(block),
                                         (packed_block_bytes<kFormat>(1) + tiles - 1) / tiles};
-                add_many_rows<Packed::kKind, kTileRows>(pass_rows, scratch.chunk, upcoming, blocks, tile, block == 0,
+                add_many_rows<kUnpackedKind, kTileRows>(pass_rows, scratch.chunk, upcoming, blocks, tile, block == 0,
                                                         {out + pass * out_stride + g * kGroupRows, out_stride, 0,
                                                          static_cast<int>(left < kGroupRows ? left : kGroupRows)});
             }

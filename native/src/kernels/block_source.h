@@ -28,6 +28,11 @@ constexpr TileKind tile_kind(PackedFormat format) {
     const int bits = wide ? 8 : layout.code_bits < 4 ? 4 : layout.code_bits;
     return {bits, layout.scales, layout.minimum, wide && kUnsigned8 ? 128 : layout.offset};
 }
+// The same for packed groups: a product with split codes is one with the high nibbles and one with the low ones.
+constexpr TileKind packed_kind(PackedFormat format) {
+    if (format == PackedFormat::Q8_0_Split) return {.bits = 4, .scales = 1, .minimum = false, .offset = 128};
+    return tile_kind(format);
+}
 
 // Values of the 4-bit table as the dot product takes them.
 struct CodeTable {
@@ -45,17 +50,29 @@ class PackedSource {
     static constexpr BlockLayout kLayout = block_layout(kFormat);
 
   public:
-    static constexpr TileKind kKind = tile_kind(kFormat);
+    static constexpr bool kSplit = kFormat == PackedFormat::Q8_0_Split;
+    static constexpr TileKind kKind = packed_kind(kFormat);
     static constexpr int kParts = LPX_ISA_NS::kParts;
 
     // `block` must be the first of a super block.
-    PackedSource(const std::byte* group, int64_t block)
-        : header_(reinterpret_cast<const uint8_t*>(group) + block / kLayout.blocks_per_super() * kLayout.super_bytes()),
-          block_(header_ + kLayout.header_bytes()) {}
+    PackedSource(const PackedMatrix& w, int64_t group, int64_t block)
+        : header_(reinterpret_cast<const uint8_t*>(w.group(group)) +
+                  block / kLayout.blocks_per_super() * kLayout.super_bytes()),
+          block_(header_ + kLayout.header_bytes()) {
+        if constexpr (kSplit) {
+            block_ = reinterpret_cast<const uint8_t*>(w.group(group)) + SplitLayout::kNormBytes + block * kBlockBytes;
+            low_ = reinterpret_cast<const uint8_t*>(w.low_group(group)) + 4 * block * SplitLayout::kLowStride;
+            to_next_low_ = w.low_group(group + 1) - w.low_group(group);
+        }
+    }
 
     void next() {
-        for (int i = 0; i < kLayout.block_bytes(); i += 64) prefetch(block_ + kPrefetchBytes + i);
-        block_ += kLayout.block_bytes();
+        for (int i = 0; i < kBlockBytes; i += 64) prefetch(block_ + kPrefetchBytes + i);
+        block_ += kBlockBytes;
+        if constexpr (kSplit) {
+            for (int v = 0; v < 4; ++v) prefetch(low_ + to_next_low_ + v * SplitLayout::kLowStride);
+            low_ += 4 * SplitLayout::kLowStride;
+        }
         if constexpr (kLayout.two_level) {
             if (++index_ == kLayout.blocks_per_super()) {
                 index_ = 0;
@@ -68,7 +85,7 @@ class PackedSource {
     template <int kVector>
     Bytes codes(int part) const {
         const uint8_t* p = block_ + part * kPartBytes;
-        if constexpr (kLayout.code_bits == 8) {
+        if constexpr (kLayout.code_bits == 8 && !kSplit) {
             const Bytes code = load_bytes(p + 64 * kVector);
             return kUnsigned8 ? bit_xor(code, set_bytes(0x80)) : code;
         } else if constexpr (kLayout.code_bits < 4) {
@@ -92,14 +109,15 @@ class PackedSource {
     // The block that many further on, in the same super block.
     PackedSource ahead(int blocks) const {
         PackedSource other = *this;
-        other.block_ += blocks * kLayout.block_bytes();
+        other.block_ += blocks * kBlockBytes;
+        if constexpr (kSplit) other.low_ += 4 * blocks * SplitLayout::kLowStride;
         return other;
     }
 
     // codes<vector> for a vector known at run time.
     Bytes codes(int vector, int part) const {
         const uint8_t* p = block_ + part * kPartBytes;
-        if constexpr (kLayout.code_bits == 8) {
+        if constexpr (kLayout.code_bits == 8 && !kSplit) {
             const Bytes code = load_bytes(p + 64 * vector);
             return kUnsigned8 ? bit_xor(code, set_bytes(0x80)) : code;
         } else if constexpr (kLayout.code_bits < 4) {
@@ -119,8 +137,19 @@ class PackedSource {
         }
     }
 
+    // kSplit: the low nibbles; codes() are the high ones.
+    template <int kVector>
+    Bytes low_codes(int part) const {
+        const Bytes pair = load_bytes(low_ + part * kPartBytes + kVector / 2 * SplitLayout::kLowStride);
+        return bit_and(shift<kVector % 2 == 0 ? 0 : -4>(pair), set_bytes(15));
+    }
+    Bytes low_codes(int vector, int part) const {
+        const Bytes pair = load_bytes(low_ + part * kPartBytes + vector / 2 * SplitLayout::kLowStride);
+        return bit_and(shift_right(pair, 4 * (vector % 2)), set_bytes(15));
+    }
+
     F32 scale(int sub, int part) const {
-        const uint8_t* scales = block_ + kLayout.code_bytes();
+        const uint8_t* scales = block_ + kCodeBytes;
         if constexpr (!kLayout.two_level) return load_halves(scales, part);
         const uint8_t* p = scales + 16 * sub + part * kLanes;
         return mul(load_halves(header_, part), kLayout.nibble_scales ? load_low_nibbles(p) : load_i8(p));
@@ -136,6 +165,8 @@ class PackedSource {
     }
 
   private:
+    static constexpr int kBlockBytes = kSplit ? SplitLayout::kBlockBytes : kLayout.block_bytes();
+    static constexpr int kCodeBytes = kSplit ? SplitLayout::kNibbleBytes : kLayout.code_bytes();
     static constexpr CodeTable kTable = make_code_table();
 
     static F32 load_halves(const uint8_t* p, int part) {
@@ -145,6 +176,8 @@ class PackedSource {
 
     const uint8_t* header_;
     const uint8_t* block_;
+    const uint8_t* low_ = nullptr;  // kSplit: low nibbles, and how far on those of the next group are
+    int64_t to_next_low_ = 0;
     int index_ = 0;
 };
 
@@ -156,10 +189,11 @@ class GroupsSource {
 
   public:
     static constexpr TileKind kKind = Group::kKind;
+    static constexpr bool kSplit = Group::kSplit;
     static constexpr int kParts = kGroups * Group::kParts;
 
-    // Groups `apart` bytes from each other.
-    GroupsSource(const std::byte* first, int64_t apart) : GroupsSource(first, apart, Indices()) {}
+    // Groups `apart` of each other.
+    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart) : GroupsSource(w, first, apart, Indices()) {}
 
     void next() {
         for (Group& group : groups_) group.next();
@@ -176,13 +210,20 @@ class GroupsSource {
     Bytes codes(int vector, int part) const {
         return groups_[part / Group::kParts].codes(vector, part % Group::kParts);
     }
+    template <int kVector>
+    Bytes low_codes(int part) const {
+        return groups_[part / Group::kParts].template low_codes<kVector>(part % Group::kParts);
+    }
+    Bytes low_codes(int vector, int part) const {
+        return groups_[part / Group::kParts].low_codes(vector, part % Group::kParts);
+    }
     F32 scale(int sub, int part) const { return groups_[part / Group::kParts].scale(sub, part % Group::kParts); }
     F32 min(int sub, int part) const { return groups_[part / Group::kParts].min(sub, part % Group::kParts); }
 
   private:
     template <int... kIndex>
-    GroupsSource(const std::byte* first, int64_t apart, std::integer_sequence<int, kIndex...>)
-        : groups_{Group(first + kIndex * apart, 0)...} {}
+    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, std::integer_sequence<int, kIndex...>)
+        : groups_{Group(w, first + kIndex * apart, 0)...} {}
 
     Group groups_[kGroups];
 };
@@ -206,6 +247,7 @@ template <TileKind kTileKind>
 class UnpackedSource {
   public:
     static constexpr TileKind kKind = kTileKind;
+    static constexpr bool kSplit = false;
     static constexpr int kParts = LPX_ISA_NS::kParts;
 
     UnpackedSource(const UnpackedChunk& chunk, const Upcoming& upcoming)
@@ -235,20 +277,30 @@ class UnpackedSource {
     int64_t block_ = 0;
 };
 
+// Codes as an 8-bit dot product takes them, from the nibbles of a split matrix; else as they are.
+template <int kVector, PackedFormat kFormat>
+inline Bytes whole_codes(const PackedSource<kFormat>& source, int part) {
+    const Bytes codes = source.template codes<kVector>(part);
+    if constexpr (!PackedSource<kFormat>::kSplit) return codes;
+    const Bytes code = bit_or(shift<4>(codes), source.template low_codes<kVector>(part));  // codes are below 16
+    return kUnsigned8 ? code : bit_xor(code, set_bytes(0x80));
+}
+
 template <PackedFormat kFormat>
-inline void unpack_chunk(const std::byte* group, int64_t first_block, int64_t blocks, UnpackedChunk& out) {
-    PackedSource<kFormat> source(group, first_block);
+inline void unpack_chunk(const PackedMatrix& w, int64_t group, int64_t first_block, int64_t blocks,
+                         UnpackedChunk& out) {
+    PackedSource<kFormat> source(w, group, first_block);
     for (int64_t b = 0; b < blocks; ++b) {
         for (int part = 0; part < kParts; ++part) {
             uint8_t* codes = out.codes[b][0] + part * kPartBytes;
-            store_bytes(codes, source.template codes<0>(part));
-            store_bytes(codes + 64, source.template codes<1>(part));
-            store_bytes(codes + 128, source.template codes<2>(part));
-            store_bytes(codes + 192, source.template codes<3>(part));
-            store_bytes(codes + 256, source.template codes<4>(part));
-            store_bytes(codes + 320, source.template codes<5>(part));
-            store_bytes(codes + 384, source.template codes<6>(part));
-            store_bytes(codes + 448, source.template codes<7>(part));
+            store_bytes(codes, whole_codes<0>(source, part));
+            store_bytes(codes + 64, whole_codes<1>(source, part));
+            store_bytes(codes + 128, whole_codes<2>(source, part));
+            store_bytes(codes + 192, whole_codes<3>(source, part));
+            store_bytes(codes + 256, whole_codes<4>(source, part));
+            store_bytes(codes + 320, whole_codes<5>(source, part));
+            store_bytes(codes + 384, whole_codes<6>(source, part));
+            store_bytes(codes + 448, whole_codes<7>(source, part));
             for (int s = 0; s < PackedSource<kFormat>::kKind.scales; ++s) {
                 store(out.scale[b][s] + part * kLanes, source.scale(s, part));
                 if (PackedSource<kFormat>::kKind.minimum) store(out.min[b][s] + part * kLanes, source.min(s, part));

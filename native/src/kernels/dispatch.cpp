@@ -16,15 +16,16 @@
     void fill_quantize(KernelTable&);    \
     void fill_elementwise(KernelTable&); \
     void fill_attention(KernelTable&);   \
+    void fill_screen(KernelTable&);      \
     void fill_sampling(KernelTable&);    \
     void fill_roofline(KernelTable&);    \
     }
-#define LPX_KERNEL_SET(isa)                                                                                       \
-    {                                                                                                             \
-        #isa, {                                                                                                   \
-            isa::fill_matrix, isa::fill_quantize, isa::fill_elementwise, isa::fill_attention, isa::fill_sampling, \
-                isa::fill_roofline                                                                                \
-        }                                                                                                         \
+#define LPX_KERNEL_SET(isa)                                                                                     \
+    {                                                                                                           \
+        #isa, {                                                                                                 \
+            isa::fill_matrix, isa::fill_quantize, isa::fill_elementwise, isa::fill_attention, isa::fill_screen, \
+                isa::fill_sampling, isa::fill_roofline                                                          \
+        }                                                                                                       \
     }
 
 namespace lpx {
@@ -48,7 +49,7 @@ namespace {
 
 struct KernelSet {
     const char* name;
-    void (*fill[6])(KernelTable&);
+    void (*fill[7])(KernelTable&);
 };
 
 // Best first.

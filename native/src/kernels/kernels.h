@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/screen.h"
 #include "packed_matrix.h"
 
 namespace lpx {
@@ -80,6 +81,11 @@ struct KernelTable {
     void (*store_kv)(const KvWrite&) = nullptr;
     void (*attend)(const AttentionTask&) = nullptr;
     void (*merge_split)(const MergeTask&) = nullptr;
+
+    // --- screen.cpp: see screen.h ---
+    void (*screen)(const ScreenTask&) = nullptr;
+    // The upper bound of one row and group after more octets.
+    float (*refine)(const ScreenTask&, int64_t group, int64_t row) = nullptr;
 
     // --- sampling.cpp ---
     // maxima[b] = largest of x[64 b, 64 b + 64) (the last block may be short); false when one of the values is NaN.

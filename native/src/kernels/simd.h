@@ -235,10 +235,18 @@ inline float sum_lanes(F32 a) {
     return lane[0];
 }
 inline float max_lanes(F32 a) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps(a.v);
+#elif defined(__AVX2__)
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+#else
     float lane[kLanes];
     store(lane, a);
     for (int i = 1; i < kLanes; ++i) lane[0] = lane[i] > lane[0] ? lane[i] : lane[0];
     return lane[0];
+#endif
 }
 
 }  // namespace lpx::LPX_ISA_NS

@@ -69,6 +69,12 @@ inline Bytes broadcast_quad(const int8_t* p) {
 inline I32 broadcast_i32(int32_t x) {
     return {_mm512_set1_epi32(x)};
 }
+inline I32 add(I32 a, I32 b) {
+    return {_mm512_add_epi32(a.v, b.v)};
+}
+inline I32 times16(I32 a) {
+    return {_mm512_slli_epi32(a.v, 4)};
+}
 inline F32 to_float(I32 a) {
     return {_mm512_cvtepi32_ps(a.v)};
 }
@@ -137,6 +143,12 @@ inline Bytes broadcast_quad(const int8_t* p) {
 }
 inline I32 broadcast_i32(int32_t x) {
     return {_mm256_set1_epi32(x)};
+}
+inline I32 add(I32 a, I32 b) {
+    return {_mm256_add_epi32(a.v, b.v)};
+}
+inline I32 times16(I32 a) {
+    return {_mm256_slli_epi32(a.v, 4)};
 }
 inline F32 to_float(I32 a) {
     return {_mm256_cvtepi32_ps(a.v)};
@@ -213,6 +225,12 @@ inline Bytes broadcast_quad(const int8_t* p) {
 }
 inline I32 broadcast_i32(int32_t x) {
     return {Int8{} + x};
+}
+inline I32 add(I32 a, I32 b) {
+    return {a.v + b.v};
+}
+inline I32 times16(I32 a) {
+    return {a.v << 4};
 }
 inline F32 to_float(I32 a) {
     return {__builtin_convertvector(a.v, Float8)};

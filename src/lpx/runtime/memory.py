@@ -56,8 +56,11 @@ def plan_memory(files: ModelFiles, options: RuntimeOptions, *, available: int | 
     if available is None:
         available = available_bytes()
     threads = options.threads or default_threads()
+    head = "embedding" if config.tied_head else "head"
     weights = sum(
-        _native.PackedMatrix.packed_bytes(kind, rows, cols, quantize_bits(name, kind, options.quantization))
+        _native.PackedMatrix.packed_bytes(
+            kind, rows, cols, quantize_bits(name, kind, options.quantization), split=name == head
+        )
         for name, kind, (rows, cols) in files.matrix_shapes()
     )
     check_quantization(files, options.quantization)

@@ -15,6 +15,8 @@ MatmulFunction matmul_of_block_format(PackedFormat format) {
             return matmul_blocks<PackedFormat::Q5_1>;
         case PackedFormat::Q8_0:
             return matmul_blocks<PackedFormat::Q8_0>;
+        case PackedFormat::Q8_0_Split:
+            return matmul_blocks<PackedFormat::Q8_0_Split>;
         case PackedFormat::IQ4_NL:
             return matmul_blocks<PackedFormat::IQ4_NL>;
         default:

@@ -1,0 +1,113 @@
+"""Greedy steps that compute a part of the logits sample what all logits would give."""
+
+import numpy as np
+import pytest
+
+from lpx.model.files import open_model
+from lpx.runtime.cpu.executor import CpuExecutor
+from lpx.runtime.options import RuntimeOptions
+from lpx.runtime.step import SamplerSettings, SequenceInput, StepBatch
+from tests.reference.executor_rows import blocks_for
+from tests.reference.model_files import write_hf_folder
+from tests.reference.tiny_models import make_tiny, random_prompt
+
+PROMPT = 12
+GREEDY = SamplerSettings(temperature=0.0)
+
+
+def _spread_head(weights, change=None):
+    """Embeddings, tied or not, as those of a trained model: most tokens far from likely."""
+    name = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
+    head = np.array(weights[name])
+    rng = np.random.default_rng(4)
+    head *= np.exp(rng.standard_normal((len(head), 1)))
+    if change is not None:
+        change(head)
+    weights[name] = head
+
+
+def _load(tmp_path, kind, *, change=None, quantization="q8", threads=2):
+    config, weights = make_tiny(kind, 3)
+    _spread_head(weights, change)
+    folder = write_hf_folder(tmp_path / kind, config, weights)
+    options = RuntimeOptions(
+        threads=threads, quantization=quantization, max_model_len=64, max_num_seqs=8, max_num_batched_tokens=64
+    )
+    return config, CpuExecutor.load(open_model(folder, max_model_len=64), options)
+
+
+def _rows(executor, config, count, settings=GREEDY):
+    tables = [blocks_for(executor, PROMPT + 1, first=i, stride=count) for i in range(count)]
+    return [SequenceInput(random_prompt(config, PROMPT, 50 + i), 0, tables[i], 1, settings) for i in range(count)]
+
+
+def _screened(executor):
+    return executor._decoder.screened_rows
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma3"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_largest_logit_is_found(tmp_path, kind, threads, count):
+    config, executor = _load(tmp_path, kind, threads=threads)
+    try:
+        found = set()
+        for seed in range(12):
+            tables = [blocks_for(executor, PROMPT + 1, first=i, stride=count) for i in range(count)]
+            rows = [
+                SequenceInput(random_prompt(config, PROMPT, 100 * seed + i), 0, tables[i], 1, GREEDY)
+                for i in range(count)
+            ]
+            sampled = [output.sampled_ids[0] for output in executor.step(StepBatch(rows)).sequences]
+            assert sampled == executor.logits(StepBatch(rows)).argmax(axis=1).tolist()
+            found.update(sampled)
+        assert _screened(executor) > 0, "nothing was screened"
+        assert len(found) > 1
+    finally:
+        executor.close()
+
+
+def test_equal_logits_go_to_the_lowest_id(tmp_path):
+    def repeat(head):
+        head[7::40] = 8 * head[7]  # in groups of both threads
+
+    config, executor = _load(tmp_path, "llama", change=repeat)
+    try:
+        equal = set(range(7, config["vocab_size"], 40))
+        seen = set()
+        for seed in range(200):
+            row = SequenceInput(random_prompt(config, PROMPT, seed), 0, blocks_for(executor, PROMPT + 1), 1, GREEDY)
+            logits = executor.logits(StepBatch([row]))[0]
+            sampled = executor.step(StepBatch([row])).sequences[0].sampled_ids[0]
+            assert sampled == logits.argmax()
+            seen.add(sampled)
+        assert 7 in seen, "the equal logits were never the largest"
+        assert seen & equal == {7}
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SamplerSettings(temperature=0.7),
+        SamplerSettings(temperature=0.0, logit_bias={3: 50.0}),
+    ],
+    ids=["temperature", "bias"],
+)
+def test_what_needs_other_logits_is_not_screened(tmp_path, settings):
+    config, executor = _load(tmp_path, "llama")
+    try:
+        executor.step(StepBatch(_rows(executor, config, 1, settings)))
+        assert _screened(executor) == 0
+    finally:
+        executor.close()
+
+
+def test_a_head_of_floats_is_not_screened(tmp_path):
+    config, executor = _load(tmp_path, "llama", quantization="none")
+    try:
+        executor.step(StepBatch(_rows(executor, config, 1)))
+        assert _screened(executor) == 0
+    finally:
+        executor.close()
