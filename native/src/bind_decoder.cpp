@@ -227,7 +227,7 @@ nb::tuple sample_rows(FloatRows logits, const std::string& isa, Array<int32_t> s
 DecoderConfig make_config(int64_t hidden_size, int64_t intermediate_size, int64_t num_heads, int64_t num_kv_heads,
                           int64_t head_dim, int64_t vocab_size, float norm_eps, const std::string& activation,
                           float embedding_scale, float attention_scale, float attention_softcap, float logit_softcap,
-                          bool tied_head, const std::vector<std::vector<double>>& inv_freqs,
+                          bool tied_head, bool split_head, const std::vector<std::vector<double>>& inv_freqs,
                           const std::vector<double>& attention_factors, const std::vector<int64_t>& windows,
                           const std::vector<int64_t>& rotary_of_layer) {
     if (activation != "silu" && activation != "gelu_tanh")
@@ -247,6 +247,7 @@ DecoderConfig make_config(int64_t hidden_size, int64_t intermediate_size, int64_
                          .attention_softcap = attention_softcap,
                          .logit_softcap = logit_softcap,
                          .tied_head = tied_head,
+                         .split_head = split_head,
                          .rotaries = {},
                          .layers = {}};
     for (size_t i = 0; i < inv_freqs.size(); ++i) config.rotaries.push_back({inv_freqs[i], attention_factors[i]});
@@ -267,18 +268,18 @@ void bind_decoder(nb::module_& m) {
             [](DecoderConfig* self, int64_t hidden_size, int64_t intermediate_size, int64_t num_heads,
                int64_t num_kv_heads, int64_t head_dim, int64_t vocab_size, float norm_eps,
                const std::string& activation, float embedding_scale, float attention_scale, float attention_softcap,
-               float logit_softcap, bool tied_head, const std::vector<std::vector<double>>& inv_freqs,
+               float logit_softcap, bool tied_head, bool split_head, const std::vector<std::vector<double>>& inv_freqs,
                const std::vector<double>& attention_factors, const std::vector<int64_t>& windows,
                const std::vector<int64_t>& rotary_of_layer) {
                 new (self) DecoderConfig(make_config(hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim,
                                                      vocab_size, norm_eps, activation, embedding_scale, attention_scale,
-                                                     attention_softcap, logit_softcap, tied_head, inv_freqs,
+                                                     attention_softcap, logit_softcap, tied_head, split_head, inv_freqs,
                                                      attention_factors, windows, rotary_of_layer));
             },
             nb::kw_only(), "hidden_size"_a, "intermediate_size"_a, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a,
             "vocab_size"_a, "norm_eps"_a, "activation"_a, "embedding_scale"_a, "attention_scale"_a,
-            "attention_softcap"_a, "logit_softcap"_a, "tied_head"_a, "inv_freqs"_a, "attention_factors"_a, "windows"_a,
-            "rotary_of_layer"_a)
+            "attention_softcap"_a, "logit_softcap"_a, "tied_head"_a, "split_head"_a, "inv_freqs"_a,
+            "attention_factors"_a, "windows"_a, "rotary_of_layer"_a)
         .def("kv_block_bytes",
              [](const DecoderConfig& c) {
                  return KvCache::block_bytes(std::ssize(c.layers), c.num_kv_heads, c.head_dim);

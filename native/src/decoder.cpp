@@ -15,7 +15,7 @@ constexpr int64_t kPrivateRows = 4;
 // Logits of so many rows at a time at most, fewer when the vocabulary is large.
 constexpr int64_t kMaxLogitRows = 64;
 constexpr int64_t kLogitFloats = int64_t{8} << 20;
-// Columns of gate and up that are multiplied at a time: their rows stay in the cache until they are combined.
+// Groups of gate and up that are multiplied at a time, for many rows: they stay in the cache until they are combined.
 constexpr int64_t kGateGroups = 8;
 constexpr int64_t kMaxHeadDim = 512;
 // Rows whose largest logit is found by screening: with more, arithmetic counts and not what is read.
@@ -332,9 +332,11 @@ struct Decoder::Worker {
     void multiply_gate_up(const LayerWeights& w, const Activations& a) {
         const Range groups = share(w.gate.groups(), thread, threads);
         const auto combine = c.activation == GateActivation::Silu ? kernels.silu_mul : kernels.gelu_tanh_mul;
-        const int64_t stride = Buffers::chunk_stride();
-        for (int64_t g = groups.begin; g < groups.end; g += kGateGroups) {
-            const Range chunk{g, std::min(g + kGateGroups, groups.end)};
+        // Few rows take as many groups as the buffers hold: the longer a stream of weights, the faster.
+        const int64_t step = few ? own.gate.size() / (rows * kGroupRows) : kGateGroups;
+        const int64_t stride = step * kGroupRows;
+        for (int64_t g = groups.begin; g < groups.end; g += step) {
+            const Range chunk{g, std::min(g + step, groups.end)};
             const int64_t begin = g * kGroupRows, end = std::min(chunk.end * kGroupRows, c.intermediate_size);
             // matmul writes output row n at out[n]: shifted back, the chunk starts at the buffer's start.
             kernels.matmul(w.gate, chunk.begin, chunk.end, a, rows, own.gate.data() - begin, stride,

@@ -33,6 +33,7 @@ struct DecoderConfig {
     float attention_softcap = 0.0f;
     float logit_softcap = 0.0f;
     bool tied_head = false;
+    bool split_head = false;  // a head of Q8_0 is laid out for screening, see PackedMatrix::split
     std::vector<RotaryConfig> rotaries;
     std::vector<LayerConfig> layers;
 

@@ -29,8 +29,8 @@ void set_vector(const NamedSource& tensor, WeightVector& out) {
 }  // namespace
 
 DecoderWeights::DecoderWeights(const DecoderConfig& c) : tied_head_(c.tied_head), layers_(c.layers.size()) {
-    add("embedding", embedding_, c.vocab_size, c.hidden_size, c.tied_head);
-    if (!c.tied_head) add("head", head_, c.vocab_size, c.hidden_size, true);
+    add("embedding", embedding_, c.vocab_size, c.hidden_size, c.tied_head && c.split_head);
+    if (!c.tied_head) add("head", head_, c.vocab_size, c.hidden_size, c.split_head);
     add("final_norm", final_norm_, c.hidden_size, true);
     for (size_t i = 0; i < layers_.size(); ++i) {
         LayerWeights& w = layers_[i];

@@ -74,6 +74,7 @@ class DecoderConfig:
         attention_softcap: float,
         logit_softcap: float,
         tied_head: bool,
+        split_head: bool,
         inv_freqs: Sequence[Sequence[float]],
         attention_factors: Sequence[float],
         windows: Sequence[int],

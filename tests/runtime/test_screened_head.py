@@ -15,6 +15,11 @@ PROMPT = 12
 GREEDY = SamplerSettings(temperature=0.0)
 
 
+@pytest.fixture(autouse=True)
+def split_small_heads(monkeypatch):
+    monkeypatch.setattr("lpx.runtime.memory.LEAST_SPLIT_HEAD", 0)
+
+
 def _spread_head(weights, change=None):
     """Embeddings, tied or not, as those of a trained model: most tokens far from likely."""
     name = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
@@ -102,6 +107,26 @@ def test_what_needs_other_logits_is_not_screened(tmp_path, settings):
         assert _screened(executor) == 0
     finally:
         executor.close()
+
+
+def test_small_heads_are_not_screened(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    config, executor = _load(tmp_path, "llama")
+    try:
+        executor.step(StepBatch(_rows(executor, config, 1)))
+        assert _screened(executor) == 0
+    finally:
+        executor.close()
+
+
+def test_many_rows_and_capped_logits_are_not_screened(tmp_path):
+    for kind, count in (("llama", 3), ("gemma2", 1)):
+        config, executor = _load(tmp_path, kind)
+        try:
+            executor.step(StepBatch(_rows(executor, config, count)))
+            assert _screened(executor) == 0
+        finally:
+            executor.close()
 
 
 def test_a_head_of_floats_is_not_screened(tmp_path):

@@ -1,8 +1,9 @@
 // Upper bounds of the logits from the high nibbles of a split matrix: what screen() and refine() of a kernel set take.
 //
 // A code is 16 h + l - 128, h and l its nibbles. A product with a row x of activations is screened as the sum of
-// scale * (16 h - 120.5) * x, which is exact up to the sum of scale * (l - 7.5) * x. Where x is largest, the low nibbles
-// are read too; the rest is bounded by Cauchy and Schwarz, from norms that the matrix holds (SplitNorms) and norms of x.
+// scale * (16 h - 120.5) * x, which is exact up to the sum of scale * (l - 7.5) * x. Where x is largest, the low
+// nibbles are read too; the rest is bounded by Cauchy and Schwarz, from norms that the matrix holds (SplitNorms) and
+// norms of x.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +47,8 @@ struct ScreenTask {
     int64_t row_count;
     float* approximate;  // [rows][approximate_stride], 16 for each group of the matrix, beyond its last row too
     int64_t approximate_stride;
-    float* upper;  // [rows][upper_stride], one for each group: no logit of it is larger; some +infinity if that is not known
+    float* upper;  // [rows][upper_stride], one for each group: no logit of it is larger; some +infinity if that is not
+                   // known
     int64_t upper_stride;
 };
 

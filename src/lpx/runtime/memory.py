@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lpx.runtime.options import RuntimeOptions
 
 FLOAT_TYPES = frozenset({"F32", "F16", "BF16"})
+LEAST_SPLIT_HEAD = 64 << 20  # weights, see splits_head
 
 # The KV cache takes at most this part of what weights and work buffers leave free, unless it is set: other programs
 # need memory too, and a cache for every sequence at full length is rarely filled.
@@ -56,10 +57,10 @@ def plan_memory(files: ModelFiles, options: RuntimeOptions, *, available: int | 
     if available is None:
         available = available_bytes()
     threads = options.threads or default_threads()
-    head = "embedding" if config.tied_head else "head"
+    split = ("embedding" if config.tied_head else "head") if splits_head(config) else ""
     weights = sum(
         _native.PackedMatrix.packed_bytes(
-            kind, rows, cols, quantize_bits(name, kind, options.quantization), split=name == head
+            kind, rows, cols, quantize_bits(name, kind, options.quantization), split=name == split
         )
         for name, kind, (rows, cols) in files.matrix_shapes()
     )
@@ -144,6 +145,15 @@ def check_quantization(files: ModelFiles, quantization: str | None) -> None:
     )
 
 
+def splits_head(config: ModelConfig) -> bool:
+    """Whether the head is laid out so that greedy steps can find the likeliest token without reading all of it.
+
+    That costs steps of several sequences a little, so it is for heads that are a large part of what a step reads. A cap
+    of the logits may make different ones equal: then they are all needed.
+    """
+    return config.vocab_size * config.hidden_size >= LEAST_SPLIT_HEAD and config.logit_softcap == 0
+
+
 def native_config(config: ModelConfig) -> _native.DecoderConfig:
     """`config` for the native core. Raises UnsupportedModelError for sizes that its kernels cannot do."""
     from lpx import _native
@@ -163,6 +173,7 @@ def native_config(config: ModelConfig) -> _native.DecoderConfig:
             attention_softcap=config.attention_softcap,
             logit_softcap=config.logit_softcap,
             tied_head=config.tied_head,
+            split_head=splits_head(config),
             inv_freqs=[list(rotary.inv_freq) for rotary in config.rotaries],
             attention_factors=[rotary.attention_factor for rotary in config.rotaries],
             windows=[layer.window for layer in config.layers],

@@ -1,6 +1,7 @@
 // Upper bounds of products with a split matrix; see screen.h.
-#include "../block_matmul.h"
 #include "kernels/screen.h"
+
+#include "../block_matmul.h"
 
 namespace lpx::LPX_ISA_NS {
 
@@ -130,8 +131,9 @@ void screen(const ScreenTask& t) {
     const int64_t row_blocks = w.padded_cols() / 32;
     // The rows of activations lie one behind the other.
     const ScreenRow& row = t.rows[0];
-    const RowTile all{row.q8,     row.scale, row.refined, row.offset, 32 * row_blocks,
-                      row_blocks, refined_quads(32 * row_blocks), row_blocks};
+    const RowTile all{
+        row.q8,    row.scale, row.refined, row.offset, 32 * row_blocks, row_blocks, refined_quads(32 * row_blocks),
+        row_blocks};
     F32 taint = zero();
     int64_t g = t.group_begin;
     if (t.row_count == 1) {
