@@ -124,6 +124,22 @@ def test_no_product_is_above_its_bound(isa, refine, rows, blocks, batch, seed, k
 
 
 @every_isa
+@pytest.mark.parametrize("refine", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_bounds_hold_where_they_leave_no_room(isa, refine, seed):
+    """Activations parallel to what the low nibbles add: the inequality of Cauchy and Schwarz is an equation."""
+    rng = np.random.default_rng(seed)
+    rows, blocks = 48, 40
+    codes = rng.integers(-8, 8, (rows, blocks, 32)) * 16 + rng.integers(0, 2, (rows, blocks, 32)) * 15
+    data = _blocks(codes, np.full((rows, blocks), 0.25))
+    split, whole = _both(data, rows, 32 * blocks)
+    x = (((codes & 15) - 7.5).reshape(rows, -1) * 3).astype(np.float32)
+    product = whole.matmul(x, isa)[np.arange(rows), np.arange(rows)]
+    upper = split.screen(x, isa, refine)[np.arange(rows), np.arange(rows) // 16]
+    assert (upper >= product).all()
+
+
+@every_isa
 def test_reading_more_low_nibbles_brings_the_bounds_down(isa):
     data, _ = random_weights("Q8_0", 200, 640, seed=5)
     split, whole = _both(data, 200, 640)
