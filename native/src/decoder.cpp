@@ -93,7 +93,7 @@ struct Decoder::Buffers {
     AlignedBuffer<float> q, k, v, attended, gated, logits;
     Quantized shared;
     ScreenRows screen;
-    AlignedBuffer<float> upper;  // [logit rows][groups of the head]
+    AlignedBuffer<float> upper;  // [rows][groups of the head]
     int64_t groups;              // of the head
     struct Largest {
         float logit = -std::numeric_limits<float>::infinity();
@@ -109,7 +109,7 @@ struct Decoder::Buffers {
         AlignedBuffer<std::byte> scratch;
         ScreenRows screen;
         AlignedBuffer<float> settled;             // logits of a group
-        std::vector<Largest> promising, largest;  // of each logit row: in one group, in all of the thread's
+        std::vector<Largest> promising, largest;  // of each screened row: in one group, in all of the thread's
         bool unbounded = false;                   // some row of activations has no upper bounds
         int64_t settled_groups = 0;               // of all rows
     };
@@ -133,27 +133,27 @@ struct Decoder::Buffers {
           gated(l.max_rows * inter),
           logits(logit_rows(c) * vocab),
           shared(c, std::max(l.max_rows, logit_rows(c))),
-          screen(hidden, logit_rows(c)),
-          upper(logit_rows(c) * head_groups(c)),
+          screen(hidden, kScreenRows),
+          upper(kScreenRows * head_groups(c)),
           groups(head_groups(c)) {
         for (int t = 0; t < thread_count; ++t)
             threads.push_back({AlignedBuffer<float>(kPrivateRows * hidden), Quantized(c, kPrivateRows),
                                AlignedBuffer<float>(l.max_rows * chunk_stride()),
                                AlignedBuffer<float>(l.max_rows * chunk_stride()),
-                               AlignedBuffer<std::byte>(scratch_bytes), ScreenRows(hidden, kPrivateRows),
-                               AlignedBuffer<float>(kGroupRows), std::vector<Largest>(logit_rows(c)),
-                               std::vector<Largest>(logit_rows(c))});
+                               AlignedBuffer<std::byte>(scratch_bytes), ScreenRows(hidden, kScreenRows),
+                               AlignedBuffer<float>(kGroupRows), std::vector<Largest>(kScreenRows),
+                               std::vector<Largest>(kScreenRows)});
     }
     static size_t bytes_for(const DecoderConfig& c, const DecoderLimits& l, int thread_count) {
         const int64_t hidden = pad(c.hidden_size), query = pad(c.query_size()), kv = pad(c.kv_size());
         const size_t shared = l.max_rows * (2 * hidden + 2 * query + 2 * kv + pad(c.intermediate_size)) +
-                              logit_rows(c) * (pad(c.vocab_size) + head_groups(c));
+                              logit_rows(c) * pad(c.vocab_size) + kScreenRows * head_groups(c);
         const size_t per_thread = kPrivateRows * hidden + 2 * l.max_rows * chunk_stride() + kGroupRows;
         return sizeof(float) * (shared + thread_count * per_thread) +
                Quantized::bytes_for(c, std::max(l.max_rows, logit_rows(c))) +
-               ScreenRows::bytes_for(hidden, logit_rows(c)) +
-               thread_count * (Quantized::bytes_for(c, kPrivateRows) + ScreenRows::bytes_for(hidden, kPrivateRows) +
-                               2 * logit_rows(c) * sizeof(Largest));
+               ScreenRows::bytes_for(hidden, kScreenRows) +
+               thread_count * (Quantized::bytes_for(c, kPrivateRows) + ScreenRows::bytes_for(hidden, kScreenRows) +
+                               2 * kScreenRows * sizeof(Largest));
     }
 };
 
