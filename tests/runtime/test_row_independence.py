@@ -164,3 +164,17 @@ def test_indices_out_of_range_are_refused(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         executor.step(StepBatch([SequenceInput(**{**good, **change})]))
     assert len(executor.step(StepBatch([SequenceInput(**good)])).sequences[0].sampled_ids) == 1
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5])
+def test_rows_that_are_scored_and_sampled_come_twice(model, count):
+    """So a step can want more logits than it has rows."""
+    load, prompt, _ = model
+    executor = load(2)
+    inputs = [
+        SequenceInput([prompt[i]], 0, [i], 1, SamplerSettings(), logprobs=1, score_targets=[prompt[i + 1]])
+        for i in range(count)
+    ]
+    alone = [executor.step(StepBatch([sequence])).sequences[0] for sequence in inputs]
+    assert executor.step(StepBatch(inputs)).sequences == alone
+    assert all(output.scores[0].token_id == prompt[i + 1] for i, output in enumerate(alone))
