@@ -74,10 +74,14 @@ struct QuantizedRows {
     }
 };
 
-nb::object matmul(const PackedMatrix& w, const FloatRows& x, const std::string& isa, int threads) {
+void check_columns(const PackedMatrix& w, const FloatRows& x) {
     if (static_cast<int64_t>(x.shape(1)) != w.cols())
         throw std::invalid_argument("the matrix has " + std::to_string(w.cols()) + " columns, the rows have " +
                                     std::to_string(x.shape(1)));
+}
+
+nb::object matmul(const PackedMatrix& w, const FloatRows& x, const std::string& isa, int threads) {
+    check_columns(w, x);
     const KernelTable& kernels = kernels_for(isa.c_str());
     const auto rows = static_cast<int64_t>(x.shape(0));
     auto out = std::make_unique<float[]>(static_cast<size_t>(rows * w.rows()));
@@ -98,9 +102,7 @@ nb::object matmul(const PackedMatrix& w, const FloatRows& x, const std::string& 
 
 nb::object screen(const PackedMatrix& w, const FloatRows& x, const std::string& isa, bool refine) {
     if (!w.split()) throw std::invalid_argument("only matrices packed with split=True can be screened");
-    if (static_cast<int64_t>(x.shape(1)) != w.cols())
-        throw std::invalid_argument("the matrix has " + std::to_string(w.cols()) + " columns, the rows have " +
-                                    std::to_string(x.shape(1)));
+    check_columns(w, x);
     const KernelTable& kernels = kernels_for(isa.c_str());
     const auto rows = static_cast<int64_t>(x.shape(0));
     const int64_t groups = w.groups();

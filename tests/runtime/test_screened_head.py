@@ -41,9 +41,9 @@ def _load(tmp_path, kind, *, change=None, quantization="q8", threads=2):
     return config, CpuExecutor.load(open_model(folder, max_model_len=64), options)
 
 
-def _rows(executor, config, count, settings=GREEDY):
+def _rows(executor, config, count, settings=GREEDY, seed=50):
     tables = [blocks_for(executor, PROMPT + 1, first=i, stride=count) for i in range(count)]
-    return [SequenceInput(random_prompt(config, PROMPT, 50 + i), 0, tables[i], 1, settings) for i in range(count)]
+    return [SequenceInput(random_prompt(config, PROMPT, seed + i), 0, tables[i], 1, settings) for i in range(count)]
 
 
 def _screened(executor):
@@ -58,11 +58,7 @@ def test_the_largest_logit_is_found(tmp_path, kind, threads, count):
     try:
         found = set()
         for seed in range(12):
-            tables = [blocks_for(executor, PROMPT + 1, first=i, stride=count) for i in range(count)]
-            rows = [
-                SequenceInput(random_prompt(config, PROMPT, 100 * seed + i), 0, tables[i], 1, GREEDY)
-                for i in range(count)
-            ]
+            rows = _rows(executor, config, count, seed=100 * seed)
             sampled = [output.sampled_ids[0] for output in executor.step(StepBatch(rows)).sequences]
             assert sampled == executor.logits(StepBatch(rows)).argmax(axis=1).tolist()
             found.update(sampled)
@@ -81,9 +77,9 @@ def test_equal_logits_go_to_the_lowest_id(tmp_path):
         equal = set(range(7, config["vocab_size"], 40))
         seen = set()
         for seed in range(200):
-            row = SequenceInput(random_prompt(config, PROMPT, seed), 0, blocks_for(executor, PROMPT + 1), 1, GREEDY)
-            logits = executor.logits(StepBatch([row]))[0]
-            sampled = executor.step(StepBatch([row])).sequences[0].sampled_ids[0]
+            rows = _rows(executor, config, 1, seed=seed)
+            logits = executor.logits(StepBatch(rows))[0]
+            sampled = executor.step(StepBatch(rows)).sequences[0].sampled_ids[0]
             assert sampled == logits.argmax()
             seen.add(sampled)
         assert 7 in seen, "the equal logits were never the largest"
