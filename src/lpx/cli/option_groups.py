@@ -84,6 +84,14 @@ class ModelOptions:
             metavar="SIZE",
         ),
     ] = None
+    enable_prefix_caching: Annotated[
+        bool,
+        _engine(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            help="Keep computed prompts, and share them with requests that begin in the same way.",
+            env="LPX_ENABLE_PREFIX_CACHING",
+        ),
+    ] = True
     max_model_len: Annotated[
         int | None,
         _engine(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.logprobs import describe_logprobs
 from lpx.engine.outputs import EngineInfo, EngineStats, FinishReason, RequestDelta, TokenLogprobDict, make_timings
+from lpx.engine.prefix_cache import PrefixCache
 from lpx.engine.request_intake import Prompt, RequestIntake
 from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.scheduler import Scheduler
@@ -58,6 +59,7 @@ class Engine(RequestIntake):
         max_num_seqs: int = 64,
         max_num_batched_tokens: int = 512,
         max_waiting: int = 1024,
+        enable_prefix_caching: bool = True,
         seed: int | None = None,
     ) -> None:
         facts = executor.info
@@ -74,8 +76,13 @@ class Engine(RequestIntake):
         self.executor = executor
         self.max_waiting = max_waiting
         self.kv_cache = KVCache(facts.num_blocks, facts.block_size)
+        # Whatever changes keys and values, so that blocks of different kinds never have the same name.
+        identity = f"{model_name}|{architecture}|{facts.quantization}|{facts.kv_cache_dtype}|{facts.device} {facts.isa}"
         self.scheduler = Scheduler(
-            self.kv_cache, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+            self.kv_cache,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            prefix_cache=PrefixCache(self.kv_cache, identity) if enable_prefix_caching else None,
         )
         self.info = EngineInfo(
             model=model_name,
@@ -96,6 +103,7 @@ class Engine(RequestIntake):
             bytes_per_token=facts.bytes_per_token,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
+            prefix_caching=enable_prefix_caching,
             chat_template=chat_template is not None,
         )
         self._arrivals = itertools.count()
@@ -197,10 +205,10 @@ class Engine(RequestIntake):
         for (sequence, count), output in zip(plan, outputs, strict=True):
             if sequence.state is not SequenceState.RUNNING:
                 continue  # ended with its request by an error earlier in this loop
-            self.scheduler.advance(sequence, count + max(0, len(output.sampled_ids) - 1))
             try:
                 if output.error is not None:
                     raise LpxError(f"the model failed on this request: {output.error}")
+                self.scheduler.advance(sequence, count + max(0, len(output.sampled_ids) - 1))
                 delta = self._accept(sequence, output, now)
             except Exception as error:
                 shown = error if isinstance(error, LpxError) else LpxError(f"the request failed: {error!r}")
@@ -219,6 +227,7 @@ class Engine(RequestIntake):
 
     def stats(self) -> EngineStats:
         """Figures of this moment. May be called from any thread: the numbers may then be of neighbouring moments."""
+        prefix_cache = self.scheduler.prefix_cache
         return EngineStats(
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
@@ -228,6 +237,8 @@ class Engine(RequestIntake):
             prompt_tokens_total=self._prompt_tokens_total,
             generation_tokens_total=self._generation_tokens_total,
             preemptions_total=self.scheduler.preemptions,
+            prefix_cache_queries_total=prefix_cache.queried_tokens if prefix_cache is not None else 0,
+            prefix_cache_hits_total=prefix_cache.hit_tokens if prefix_cache is not None else 0,
             steps_total=self._steps_total,
             finished_total=dict(self._finished_total),
         )
@@ -375,6 +386,7 @@ class Engine(RequestIntake):
             text,
             token_ids,
             sequence.prompt_length,
+            request.cached_tokens or 0,
             logprobs,
             finish_reason,
             stop_reason,
@@ -384,13 +396,14 @@ class Engine(RequestIntake):
         if is_first and request.prompt_logprobs is not None and request.scoring_done:
             delta.prompt_logprobs = request.prompt_logprobs
         if finish_reason is not None:
-            self.scheduler.finish(sequence)
+            self.scheduler.finish(sequence, sound=finish_reason != "error")
             delta.timings = make_timings(
                 request.arrival_ns,
                 request.first_scheduled_ns,
                 sequence.first_token_ns,
                 sequence.last_token_ns or now,
                 sequence.prompt_length,
+                request.cached_tokens or 0,
                 len(sequence.output_ids),
             )
             self._finished_total[finish_reason] += 1

@@ -33,7 +33,8 @@ class Timings:
     decode_ms: float  # first token to last token
     ttft_ms: float  # arrival to first token
     prompt_tokens: int
-    prefill_tokens_per_second: float
+    cached_tokens: int  # of the prompt, taken from the prefix cache
+    prefill_tokens_per_second: float  # of the tokens that were computed
     completion_tokens: int
     decode_tokens_per_second: float  # (completion_tokens - 1) / decode time
 
@@ -52,6 +53,7 @@ class RequestDelta:
     text: str
     token_ids: list[int]
     prompt_tokens: int
+    cached_tokens: int = 0  # of the prompt, taken from the prefix cache
     logprobs: list[TokenLogprobDict] | None = None  # one per token id, when asked for
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None  # the stop token id or stop string; None for end of sequence
@@ -98,6 +100,8 @@ class EngineStats:
     prompt_tokens_total: int
     generation_tokens_total: int
     preemptions_total: int
+    prefix_cache_queries_total: int  # tokens of prompts that were looked up in the prefix cache
+    prefix_cache_hits_total: int  # of these, tokens that were found
     steps_total: int
     finished_total: dict[str, int]  # choices by finish reason
 
@@ -124,11 +128,18 @@ class EngineInfo:
     bytes_per_token: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    prefix_caching: bool
     chat_template: bool  # whether the model can be chatted with
 
 
 def make_timings(
-    arrival_ns: int, scheduled_ns: int, first_ns: int, last_ns: int, prompt_tokens: int, completion_tokens: int
+    arrival_ns: int,
+    scheduled_ns: int,
+    first_ns: int,
+    last_ns: int,
+    prompt_tokens: int,
+    cached_tokens: int,
+    completion_tokens: int,
 ) -> Timings:
     """Timings from monotonic stamps; a stamp of 0 has not happened (an aborted or scored request)."""
     scheduled_ns = scheduled_ns or last_ns
@@ -141,7 +152,8 @@ def make_timings(
         decode_ms=decode_ns / 1e6,
         ttft_ms=max(first_ns - arrival_ns, 0) / 1e6,
         prompt_tokens=prompt_tokens,
-        prefill_tokens_per_second=prompt_tokens * 1e9 / prefill_ns if prefill_ns else 0.0,
+        cached_tokens=cached_tokens,
+        prefill_tokens_per_second=(prompt_tokens - cached_tokens) * 1e9 / prefill_ns if prefill_ns else 0.0,
         completion_tokens=completion_tokens,
         decode_tokens_per_second=(completion_tokens - 1) * 1e9 / decode_ns
         if decode_ns and completion_tokens > 1
@@ -168,6 +180,7 @@ def merge_deltas(deltas: Iterable[RequestDelta]) -> list[RequestDelta]:
                 text="".join([delta.text for delta in group]),
                 token_ids=[token_id for delta in group for token_id in delta.token_ids],
                 prompt_tokens=first.prompt_tokens,
+                cached_tokens=last.cached_tokens,
                 logprobs=logprobs if any(delta.logprobs is not None for delta in group) else None,
                 finish_reason=last.finish_reason,
                 stop_reason=last.stop_reason,

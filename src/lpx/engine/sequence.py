@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from lpx.engine.outputs import Timings, TokenLogprobDict, make_timings
+from lpx.engine.prefix_cache import NEVER
 from lpx.engine.sampling_params import SamplingParams
 from lpx.runtime.step import SequenceInput
 
@@ -24,6 +25,7 @@ class Request:
 
     __slots__ = (
         "arrival_ns",
+        "cached_tokens",
         "first_scheduled_ns",
         "params",
         "prompt_ids",
@@ -40,6 +42,8 @@ class Request:
         self.params = params
         self.arrival_ns = arrival_ns
         self.first_scheduled_ns = 0
+        # Of the prompt, found in the prefix cache by the first choice that ran; None before.
+        self.cached_tokens: int | None = None
         self.sequences: list[Sequence] = []
         self.unfinished = 0
         # Prompt scoring is choice 0's work: `scored` rows have been scored, all but the last prompt row need it.
@@ -61,6 +65,7 @@ class Request:
             min(stamps, default=0),
             max((sequence.last_token_ns for sequence in self.sequences), default=0),
             len(self.prompt_ids),
+            self.cached_tokens or 0,
             sum(len(sequence.output_ids) for sequence in self.sequences),
         )
 
@@ -70,13 +75,17 @@ class Sequence:
 
     __slots__ = (
         "arrival",
+        "awaited",
+        "block_names",
         "block_table",
         "detokenizer",
         "first_token_ns",
         "index",
         "last_token_ns",
         "max_length",
+        "name_at",
         "num_computed",
+        "num_named",
         "output_ids",
         "prompt_length",
         "request",
@@ -106,6 +115,11 @@ class Sequence:
         self.output_ids: list[int] = []
         self.num_computed = 0  # leading tokens whose KV is in the block table
         self.block_table: list[int] = []
+        # For the prefix cache, which alone changes them.
+        self.block_names: list[bytes] = []  # of its full blocks, as far as they have been asked for
+        self.num_named = 0  # leading blocks of the block table that others can find
+        self.name_at = NEVER  # computed tokens with which the next block is full
+        self.awaited: tuple[int, int] | None = None  # who computes its next block: arrival, tokens it had computed
         self.state = SequenceState.WAITING
         self.row = row  # this sequence's part of a step, refreshed for every step
         self.stop_ids = stop_ids  # token ids that end it

@@ -306,6 +306,7 @@ class SamplingRequest(_Request):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
+    cache_salt: str | None = None
 
     @model_validator(mode="after")
     def _one_spelling(self) -> SamplingRequest:
@@ -338,6 +339,7 @@ class SamplingRequest(_Request):
             "skip_special_tokens": self.skip_special_tokens,
             "prompt_logprobs": self.prompt_logprobs,
             "seed": self.seed,
+            "cache_salt": self.cache_salt,
             **others,
         }
         given: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
