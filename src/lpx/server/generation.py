@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from lpx.engine.outputs import RequestDelta, Timings, TokenLogprobDict
 from lpx.engine.sampling_params import SamplingParams
 from lpx.errors import EngineStoppedError
+from lpx.server.latencies import Latencies
 
 if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine, RequestStream
@@ -57,13 +59,21 @@ class Generation:
     n: int
     usage: Usage
     prompt_logprobs: list[list[TokenLogprobDict | None] | None]
+    latencies: Latencies
     timings: Timings | None = None  # of the request, when it is a single one
     finish_reasons: list[str] = field(default_factory=list)
     _pumps: list[asyncio.Task[None]] = field(default_factory=list)
+    _start: float = field(default_factory=monotonic)
+    _last_token: dict[tuple[int, int], float] = field(default_factory=dict)  # by prompt and choice
 
     @classmethod
     def start(
-        cls, engine: AsyncEngine, prompts: Sequence[list[int]], params: SamplingParams, request_id: str
+        cls,
+        engine: AsyncEngine,
+        prompts: Sequence[list[int]],
+        params: SamplingParams,
+        request_id: str,
+        latencies: Latencies,
     ) -> Generation:
         """Submit every prompt or none. Raises what `AsyncEngine.submit` raises."""
         streams: list[RequestStream] = []
@@ -76,7 +86,7 @@ class Generation:
                 stream.abort()
             raise
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
-        return cls(engine, streams, params.n, usage, [None] * len(prompts))
+        return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies)
 
     async def __aenter__(self) -> Generation:
         return self
@@ -98,6 +108,7 @@ class Generation:
         async for prompt_index, delta in self._merged():
             self.usage.completion_tokens += len(delta.token_ids)
             self.usage.cached_tokens[prompt_index] = delta.cached_tokens
+            self._note_latency((prompt_index, delta.index), delta)
             if delta.prompt_logprobs is not None:
                 self.prompt_logprobs[prompt_index] = delta.prompt_logprobs
             if delta.finish_reason is not None:
@@ -113,6 +124,18 @@ class Generation:
             if not remaining:
                 return
         raise RequestAborted("The request was ended before it was done.")
+
+    def _note_latency(self, choice: tuple[int, int], delta: RequestDelta) -> None:
+        now = monotonic()
+        if count := len(delta.token_ids):
+            last = self._last_token.get(choice)
+            if last is None:
+                self.latencies.time_to_first_token.observe(now - self._start)
+            else:
+                self.latencies.inter_token.observe((now - last) / count, count)
+            self._last_token[choice] = now
+        if delta.finish_reason is not None:
+            self.latencies.end_to_end.observe(now - self._start)
 
     async def _merged(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
         if len(self.streams) == 1:

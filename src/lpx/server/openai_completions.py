@@ -46,7 +46,7 @@ async def completions(request: Request) -> Response:
         prompts.append(await engine.encode_prompt(given) if isinstance(given, str) else given)
         engine.validate(prompts[-1], params)
     call = service.call(request, "cmpl", wanted.streams)
-    generation = Generation.start(engine, prompts, params, call.id)
+    generation = Generation.start(engine, prompts, params, call.id, service.latencies)
     answer = _Answer(wanted, prompts, engine, generation)
     if wanted.streams:
         writer = ChunkWriter(call, "text_completion", include_usage=wanted.include_usage)
