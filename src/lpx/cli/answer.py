@@ -37,6 +37,9 @@ class Answer:
         if self.timings is not None:
             parts.append(f"{self.timings.decode_tokens_per_second:.1f} tokens/s")
             parts.append(f"prompt {self.prompt_tokens} tokens at {self.timings.prefill_tokens_per_second:.0f} tokens/s")
+            if self.timings.drafted_tokens:
+                share = 100 * self.timings.accepted_tokens / self.timings.drafted_tokens
+                parts.append(f"{self.timings.drafted_tokens} drafted, {share:.0f} % accepted")
             parts.append(f"first token {self.timings.ttft_ms:.0f} ms")
         if self.interrupted:
             parts.append("interrupted")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.errors import LpxError
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -36,6 +37,10 @@ class Timings:
     prefill_tokens_per_second: float
     completion_tokens: int
     decode_tokens_per_second: float  # (completion_tokens - 1) / decode time
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0  # drafted tokens that sampling gave, too
+    speculation: str = "off"  # "drafted", or why not at the end: "no_draft", "would_not_pay", "off"
+    mean_accepted_length: float = 0.0  # tokens a verified draft gave, the sampled one included; 0: no draft
 
 
 @dataclass(slots=True)
@@ -100,6 +105,8 @@ class EngineStats:
     preemptions_total: int
     steps_total: int
     finished_total: dict[str, int]  # choices by finish reason
+    drafts: DraftCounts  # of all sequences
+    drafts_declined: dict[str, int]  # decode steps of sequences without a draft, by reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +131,19 @@ class EngineInfo:
     bytes_per_token: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    speculation: str  # how tokens are drafted, "off" if not
     chat_template: bool  # whether the model can be chatted with
 
 
 def make_timings(
-    arrival_ns: int, scheduled_ns: int, first_ns: int, last_ns: int, prompt_tokens: int, completion_tokens: int
+    arrival_ns: int,
+    scheduled_ns: int,
+    first_ns: int,
+    last_ns: int,
+    prompt_tokens: int,
+    completion_tokens: int,
+    drafts: DraftCounts,
+    speculation: str,
 ) -> Timings:
     """Timings from monotonic stamps; a stamp of 0 has not happened (an aborted or scored request)."""
     scheduled_ns = scheduled_ns or last_ns
@@ -146,6 +161,10 @@ def make_timings(
         decode_tokens_per_second=(completion_tokens - 1) * 1e9 / decode_ns
         if decode_ns and completion_tokens > 1
         else 0.0,
+        drafted_tokens=drafts.drafted,
+        speculation="drafted" if drafts.steps else speculation,
+        accepted_tokens=drafts.accepted,
+        mean_accepted_length=drafts.mean_accepted_length,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.outputs import Timings, TokenLogprobDict, make_timings
 from lpx.engine.sampling_params import SamplingParams
 from lpx.runtime.step import SequenceInput
@@ -25,6 +26,7 @@ class Request:
     __slots__ = (
         "arrival_ns",
         "first_scheduled_ns",
+        "owner",
         "params",
         "prompt_ids",
         "prompt_logprobs",
@@ -39,6 +41,7 @@ class Request:
         self.prompt_ids = prompt_ids
         self.params = params
         self.arrival_ns = arrival_ns
+        self.owner = ""  # whose text this is: drafts of one owner never come from texts of another
         self.first_scheduled_ns = 0
         self.sequences: list[Sequence] = []
         self.unfinished = 0
@@ -62,7 +65,18 @@ class Request:
             max((sequence.last_token_ns for sequence in self.sequences), default=0),
             len(self.prompt_ids),
             sum(len(sequence.output_ids) for sequence in self.sequences),
+            self.draft_counts(),
+            self.sequences[0].speculation,
         )
+
+    def draft_counts(self) -> DraftCounts:
+        """Over all choices."""
+        counts = DraftCounts()
+        for sequence in self.sequences:
+            counts.steps += sequence.drafts.steps
+            counts.drafted += sequence.drafts.drafted
+            counts.accepted += sequence.drafts.accepted
+        return counts
 
 
 class Sequence:
@@ -72,6 +86,8 @@ class Sequence:
         "arrival",
         "block_table",
         "detokenizer",
+        "draft_looked",
+        "drafts",
         "first_token_ns",
         "index",
         "last_token_ns",
@@ -81,6 +97,7 @@ class Sequence:
         "prompt_length",
         "request",
         "row",
+        "speculation",
         "state",
         "stop_ids",
         "tokens",
@@ -112,6 +129,9 @@ class Sequence:
         self.detokenizer = detokenizer
         self.first_token_ns = 0
         self.last_token_ns = 0
+        self.drafts = DraftCounts()
+        self.draft_looked = 0  # tokens when a draft was verified last; 0: never
+        self.speculation = "off"  # why the latest decode step had a draft, or none
 
     @property
     def pending(self) -> int:

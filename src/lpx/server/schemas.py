@@ -306,6 +306,7 @@ class SamplingRequest(_Request):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
+    speculative: str | None = None
 
     @model_validator(mode="after")
     def _one_spelling(self) -> SamplingRequest:
@@ -337,6 +338,7 @@ class SamplingRequest(_Request):
             "ignore_eos": self.ignore_eos,
             "skip_special_tokens": self.skip_special_tokens,
             "prompt_logprobs": self.prompt_logprobs,
+            "speculative": self.speculative,
             "seed": self.seed,
             **others,
         }
