@@ -7,6 +7,7 @@ namespace lpx {
 
 void bind_matrix(nanobind::module_& m);
 void bind_decoder(nanobind::module_& m);
+void bind_drafting(nanobind::module_& m);
 void bind_vocabulary(nanobind::module_& m);
 void bind_roofline(nanobind::module_& m);
 

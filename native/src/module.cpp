@@ -10,6 +10,7 @@ NB_MODULE(_native, m) {
     m.doc() = "The native core of LPX: packed weights, kernels, decoder and sampler.";
     lpx::bind_matrix(m);
     lpx::bind_decoder(m);
+    lpx::bind_drafting(m);
     lpx::bind_vocabulary(m);
     lpx::bind_roofline(m);
     m.def(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lpx.errors import ConfigError
+from lpx.speculative_config import SpeculativeConfig
 
 DTYPES = {
     "auto": None,
@@ -50,12 +53,16 @@ class EngineOptions:
     chat_template: str | None = None  # a path or the template itself; None: the model's own
     tokenizer_pre: str | None = None  # overrides an unknown pre-tokenizer name
     max_waiting: int = 1024  # requests that may queue before new ones are refused
+    # How tokens are drafted; JSON text or a mapping becomes a SpeculativeConfig.
+    speculative_config: SpeculativeConfig | Mapping[str, Any] | str = field(default_factory=SpeculativeConfig)
+    measure_steps: bool = True  # at load, for speculation: half a second at most; else it learns as it goes
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(f"model must be a path or a name, not {self.model!r}")
         if self.models_dir is not None:
             self.models_dir = Path(self.models_dir)
+        self.speculative_config = SpeculativeConfig.parse(self.speculative_config)
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype {self.dtype!r} is not known; use one of {', '.join(DTYPES)}")
         if self.quantization is not None and self.quantization not in QUANTIZATIONS:

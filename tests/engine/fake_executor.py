@@ -178,16 +178,17 @@ class FakeExecutor:
 
     def _read(self, sequence: SequenceInput) -> SequenceOutput:
         end = sequence.start_position + len(sequence.token_ids)
-        assert sequence.sample_rows <= 1
-        tokens, fingerprint = self._history(sequence, end)
+        tokens, _ = self._history(sequence, end)
         if self.poisoned is not None and self.poisoned in tokens:
             return SequenceOutput([], None, None, error="not a number")
         sampled: list[int] = []
-        if sequence.sample_rows:
-            sampled = [self._sample(sequence, tokens, fingerprint, end)]
-        logprobs = None
-        if sequence.logprobs is not None:
-            logprobs = [self._score(fingerprint, token_id, sequence.logprobs) for token_id in sampled]
+        logprobs: list[TokenLogprobs] | None = None if sequence.logprobs is None else []
+        for position in range(end - sequence.sample_rows + 1, end + 1):
+            seen, fingerprint = self._history(sequence, position)
+            drafted = position - (end - sequence.sample_rows + 1)
+            sampled.append(self._sample(sequence, seen, fingerprint, position, drafted))
+            if logprobs is not None and sequence.logprobs is not None:
+                logprobs.append(self._score(fingerprint, sampled[-1], sequence.logprobs))
         scores: list[TokenLogprobs | None] | None = None
         if len(sequence.score_targets):
             assert len(sequence.score_targets) == len(sequence.token_ids)
@@ -197,12 +198,12 @@ class FakeExecutor:
                 scores.append(None if target < 0 else self._score(at, target, sequence.score_logprobs))
         return SequenceOutput(sampled, logprobs, scores)
 
-    def _sample(self, sequence: SequenceInput, tokens: list[int], fingerprint: int, position: int) -> int:
+    def _sample(self, sequence: SequenceInput, tokens: list[int], fingerprint: int, position: int, drafted: int) -> int:
         settings = sequence.sampling
         assert settings is not None
         if settings.needs_history:
             prompt_and_output = [*sequence.prompt_ids, *sequence.output_ids]
-            assert prompt_and_output == tokens, "wrong history for penalties"
+            assert prompt_and_output == tokens[: len(tokens) - drafted], "wrong history for penalties"
         certain = [token_id for token_id, bias in settings.logit_bias.items() if bias >= 100]
         if certain:
             return certain[0]

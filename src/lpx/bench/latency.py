@@ -236,7 +236,7 @@ class _Pass:
 def _add_requests(engine: Engine, prompts: list[list[int]], max_tokens: int) -> set[str]:
     from lpx.engine.sampling_params import SamplingParams
 
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, speculative="off")
     return {engine.add_request(prompt, params) for prompt in prompts}
 
 

@@ -39,6 +39,9 @@ class Answer:
             cached = f", {self.timings.cached_tokens} of them cached," if self.timings.cached_tokens else ""
             rate = self.timings.prefill_tokens_per_second
             parts.append(f"prompt {self.prompt_tokens} tokens{cached} at {rate:.0f} tokens/s")
+            if self.timings.drafted_tokens:
+                share = 100 * self.timings.accepted_tokens / self.timings.drafted_tokens
+                parts.append(f"{self.timings.drafted_tokens} drafted, {share:.0f} % accepted")
             parts.append(f"first token {self.timings.ttft_ms:.0f} ms")
         if self.interrupted:
             parts.append("interrupted")

@@ -90,7 +90,7 @@ def latency(
     from lpx.bench.latency import measure_latency
     from lpx.cli.loading import load_engine, resolve_engine_options
 
-    engine = load_engine(resolve_engine_options(model_options))
+    engine = load_engine(resolve_engine_options(model_options, measure_steps=False))
     try:
         with _StatusLine() as status:
             measured = measure_latency(

@@ -38,7 +38,7 @@ def chat(
     from lpx.errors import ChatTemplateError
 
     params = sampling.sampling_params()
-    engine = load_engine(resolve_engine_options(model_options))
+    engine = load_engine(resolve_engine_options(model_options, measure_steps=False))
     try:
         if engine.chat_template is None:
             raise ChatTemplateError(

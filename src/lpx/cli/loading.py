@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _QUIET_SECONDS = 1.0  # loading that takes less shows no bar
 
 
-def resolve_engine_options(options: ModelOptions, served_model_name: str | None = None) -> EngineOptions:
+def resolve_engine_options(
+    options: ModelOptions, served_model_name: str | None = None, measure_steps: bool = True
+) -> EngineOptions:
     """The engine's options with a model that is there: no model means the default one, and a name of the catalog that
     is absent is pulled. A model of the store is served under the name it has there."""
     from lpx import store
@@ -30,7 +32,7 @@ def resolve_engine_options(options: ModelOptions, served_model_name: str | None 
         pull_with_progress(model, folder)
     if served_model_name is None and not Path(model).exists() and store.find_stored(model, folder) is not None:
         served_model_name = model
-    return options.engine_options(model, folder, served_model_name=served_model_name)
+    return options.engine_options(model, folder, served_model_name=served_model_name, measure_steps=measure_steps)
 
 
 def needs_pull(options: ModelOptions) -> bool:
@@ -72,7 +74,8 @@ def describe_in_use(info: EngineInfo) -> str:
     return (
         f"{info.model} ({info.architecture}) · {info.quantization} · {info.device} {info.isa}, {info.threads} "
         f"{'thread' if info.threads == 1 else 'threads'} · weights {info.weight_bytes / 2**20:.0f} MiB · "
-        f"KV {info.kv_cache_dtype} {info.kv_bytes / 2**20:.0f} MiB, {kv_tokens} tokens · context {info.max_model_len}"
+        f"KV {info.kv_cache_dtype} {info.kv_bytes / 2**20:.0f} MiB, {kv_tokens} tokens · "
+        f"context {info.max_model_len} · speculation {info.speculation}"
     )
 
 

@@ -125,6 +125,17 @@ class ModelOptions:
         ),
     ] = None
 
+    speculative_config: Annotated[
+        str,
+        _engine(
+            "--speculative-config",
+            help="How to draft tokens, as JSON. Methods: auto (as many as pay), suffix, ngram, draft_model, off. "
+            'Example: \'{"method": "suffix", "num_speculative_tokens": 8}\'.',
+            env="LPX_SPECULATIVE_CONFIG",
+            metavar="JSON",
+        ),
+    ] = '{"method": "auto"}'
+
     def engine_options(self, model: str, models_dir: Path, **more: Any) -> EngineOptions:
         """The engine's options with `model` as resolved by the caller; ConfigError when they do not go together."""
         from lpx.options import EngineOptions

@@ -44,7 +44,7 @@ def run(
         raise ConfigError("--system is a chat message and --raw leaves out the chat template; use one of them")
     params = sampling.sampling_params()
     text = _read_prompt(prompt)
-    options = resolve_engine_options(model_options)
+    options = resolve_engine_options(model_options, measure_steps=False)  # a first answer soon counts for more
     started = time.monotonic()
     engine = load_engine(options)
     load_ms = (time.monotonic() - started) * 1e3

@@ -13,6 +13,8 @@ from collections.abc import Sequence as SequenceOf
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from lpx.engine.drafting.draft_counts import DraftCounts
+from lpx.engine.drafting.speculation import Speculation
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.logprobs import describe_logprobs
 from lpx.engine.outputs import EngineInfo, EngineStats, FinishReason, RequestDelta, TokenLogprobDict, make_timings
@@ -61,6 +63,7 @@ class Engine(RequestIntake):
         max_waiting: int = 1024,
         enable_prefix_caching: bool = True,
         seed: int | None = None,
+        make_speculation: Callable[[KVCache], Speculation] | None = None,
     ) -> None:
         facts = executor.info
         super().__init__(
@@ -84,6 +87,7 @@ class Engine(RequestIntake):
             max_num_batched_tokens=max_num_batched_tokens,
             prefix_cache=PrefixCache(self.kv_cache, identity) if enable_prefix_caching else None,
         )
+        self.speculation = None if make_speculation is None else make_speculation(self.kv_cache)
         self.info = EngineInfo(
             model=model_name,
             architecture=architecture,
@@ -104,6 +108,7 @@ class Engine(RequestIntake):
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             prefix_caching=enable_prefix_caching,
+            speculation="off" if self.speculation is None else self.speculation.name,
             chat_template=chat_template is not None,
         )
         self._arrivals = itertools.count()
@@ -127,6 +132,14 @@ class Engine(RequestIntake):
         from lpx.engine.loading import load_engine
 
         return load_engine(options, progress)
+
+    def measure_steps(self) -> None:
+        """Measure what decode steps of one and of several rows cost, for speculation: half a second at most.
+
+        To be called before the first request: the KV blocks it writes to must be free.
+        """
+        if self.speculation is not None and self.speculation.judging:
+            self.speculation.measure(self.executor, self.vocab_size)
 
     @property
     def has_work(self) -> bool:
@@ -190,7 +203,8 @@ class Engine(RequestIntake):
                 return []
             now = monotonic_ns()
             rows = [self._fill_row(sequence, count, now) for sequence, count in plan]
-            outputs = self._run(rows, self._steps_to_follow(plan))
+            drafts = self._draft(plan)
+            outputs = self._run(rows, 0 if drafts is not None else self._steps_to_follow(plan))
             if len(outputs) != len(plan):
                 raise RuntimeError(f"the executor returned {len(outputs)} results for {len(plan)} sequences")
         except Exception as error:
@@ -201,10 +215,14 @@ class Engine(RequestIntake):
         steps = max([1, *(len(output.sampled_ids) for output in outputs)])
         self._steps_total += steps
         self._step_ns = (now - started) // steps
+        if self.speculation is not None and _decodes_only(plan):
+            self.speculation.costs.observe(sum(len(row.token_ids) for row in rows), 1e-6 * self._step_ns)
         deltas: list[RequestDelta] = []
-        for (sequence, count), output in zip(plan, outputs, strict=True):
+        for at, ((sequence, count), output) in enumerate(zip(plan, outputs, strict=True)):
             if sequence.state is not SequenceState.RUNNING:
                 continue  # ended with its request by an error earlier in this loop
+            if drafts is not None and drafts[at] and self.speculation is not None and output.error is None:
+                output.sampled_ids = self.speculation.verify(sequence, drafts[at], output.sampled_ids)
             try:
                 if output.error is not None:
                     raise LpxError(f"the model failed on this request: {output.error}")
@@ -222,6 +240,7 @@ class Engine(RequestIntake):
         """Forget every request without a word, whatever state an interrupt in `step` left it in."""
         for request in self._requests.values():
             request.unfinished = 0
+            self._forget_drafts(request)
         self._requests.clear()
         self.scheduler.reset()
 
@@ -241,6 +260,8 @@ class Engine(RequestIntake):
             prefix_cache_hits_total=prefix_cache.hit_tokens if prefix_cache is not None else 0,
             steps_total=self._steps_total,
             finished_total=dict(self._finished_total),
+            drafts=DraftCounts() if self.speculation is None else self.speculation.counts,
+            drafts_declined={} if self.speculation is None else dict(self.speculation.declined),
         )
 
     def close(self) -> None:
@@ -248,6 +269,8 @@ class Engine(RequestIntake):
         if not self._closed:
             self._closed = True
             self.abort_all()
+            if self.speculation is not None:
+                self.speculation.close()
             self.executor.close()
 
     def _fill_row(self, sequence: Sequence, count: int, now: int) -> SequenceInput:
@@ -268,6 +291,26 @@ class Engine(RequestIntake):
             self._fill_score_targets(sequence, start, end)
         return row
 
+    def _draft(self, plan: list[tuple[Sequence, int]]) -> list[list[int]] | None:
+        """Add drafted tokens to the rows of a step that decodes only; None when there is nothing to verify.
+
+        Beside prompts no row is cheap, so that none is spent on a guess.
+        """
+        if self.speculation is None or not _decodes_only(plan) or any(s.row.score_targets for s, _ in plan):
+            return None
+        drafts = self.speculation.draft([sequence for sequence, _ in plan])
+        if drafts is not None:
+            for (sequence, _), draft in zip(plan, drafts, strict=True):
+                row = sequence.row
+                row.token_ids = [*row.token_ids, *draft]
+                row.sample_rows = 1 + len(draft)
+        return drafts
+
+    def _forget_drafts(self, request: Request) -> None:
+        if self.speculation is not None:
+            for sequence in request.sequences:
+                self.speculation.end(sequence)
+
     def _run(self, rows: list[SequenceInput], more_steps: int) -> list[SequenceOutput]:
         """One step. The executor refuses what it cannot run before it changes anything: then each sequence runs alone,
         and only the one that is at fault gets an error."""
@@ -285,6 +328,8 @@ class Engine(RequestIntake):
         Python between steps costs the same whether they take 3 ms or 300: what fits into `_UNSEEN_NS` goes unseen.
         """
         if not self._step_ns or self.scheduler.waiting:
+            return 0
+        if self.speculation is not None and self.speculation.expects([sequence for sequence, _ in plan]):
             return 0
         more = min(_MOST_STEPS_TO_FOLLOW, _UNSEEN_NS // self._step_ns - 1)
         for sequence, count in plan:
@@ -405,7 +450,11 @@ class Engine(RequestIntake):
                 sequence.prompt_length,
                 request.cached_tokens or 0,
                 len(sequence.output_ids),
+                sequence.drafts,
+                sequence.speculation,
             )
+            if self.speculation is not None:
+                self.speculation.end(sequence)
             self._finished_total[finish_reason] += 1
             request.unfinished -= 1
             if not request.unfinished:
@@ -421,6 +470,10 @@ class Engine(RequestIntake):
                 text = sequence.detokenizer.finish() if error is None else ""
                 deltas.append(self._make_delta(sequence, text, [], None, reason, None, now, error))
         return deltas
+
+
+def _decodes_only(plan: list[tuple[Sequence, int]]) -> bool:
+    return all(count == 1 and sequence.row.sample_rows for sequence, count in plan)
 
 
 def _caused(error: LpxError, cause: BaseException) -> LpxError:

@@ -14,6 +14,7 @@ from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.sequence import Request
 from lpx.errors import InvalidRequestError
 from lpx.options import EngineOptions
+from lpx.speculative_config import SpeculativeConfig
 
 PromptInput = str | Sequence[int] | Mapping[str, Any]  # {"prompt": str} or {"prompt_token_ids": [int, ...]}
 Messages = list[dict[str, Any]]
@@ -46,6 +47,7 @@ class LLM:
         served_model_name: str | None = None,
         chat_template: str | None = None,
         tokenizer_pre: str | None = None,
+        speculative_config: SpeculativeConfig | Mapping[str, Any] | str | None = None,
     ) -> None:
         options = EngineOptions(
             model=str(model),
@@ -63,6 +65,7 @@ class LLM:
             served_model_name=served_model_name,
             chat_template=chat_template,
             tokenizer_pre=tokenizer_pre,
+            speculative_config=SpeculativeConfig.parse(speculative_config),
         )
         self._take(Engine.load(options))
 

@@ -17,11 +17,15 @@ from lpx.options import DTYPES
 _LARGE_VOCABULARY = 200_000
 
 if TYPE_CHECKING:
+    from lpx.engine.drafting.speculation import Speculation
     from lpx.engine.engine import Engine
+    from lpx.engine.kv_cache import KVCache
     from lpx.model.chat_template import ChatTemplate
     from lpx.model.files import ModelFiles
     from lpx.model.tokenizer import Tokenizer
     from lpx.options import EngineOptions
+    from lpx.runtime.cpu.executor import CpuExecutor
+    from lpx.runtime.options import RuntimeOptions
 
 
 def load_engine(options: EngineOptions, progress: Callable[[int, int], None] | None = None) -> Engine:
@@ -35,7 +39,7 @@ def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | 
     from lpx.model.files import open_model, resolve_model
     from lpx.model.models_dir import models_dir
     from lpx.runtime.cpu.executor import CpuExecutor
-    from lpx.runtime.memory import plan_memory
+    from lpx.runtime.memory import available_bytes, plan_memory
     from lpx.runtime.options import RuntimeOptions
 
     path = resolve_model(options.model, models_dir(options.models_dir))
@@ -56,7 +60,9 @@ def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | 
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,
         )
-        plan = plan_memory(files, runtime_options)  # refuses in milliseconds; a large tokenizer takes a second
+        available = available_bytes()
+        # Refuses in milliseconds; a large tokenizer takes a second.
+        plan = plan_memory(files, runtime_options, available=available)
         text_parts = _TextParts(files, options)
         try:
             executor = CpuExecutor.load(files, runtime_options, progress, plan=plan)
@@ -64,7 +70,10 @@ def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | 
             text_parts.wait()
         try:
             tokenizer, chat_template = text_parts.result()
-            return Engine(
+            make_speculation = _speculation_maker(
+                options, runtime_options, executor, tokenizer, available - plan.total_bytes
+            )
+            engine = Engine(
                 executor,
                 tokenizer,
                 chat_template=chat_template,
@@ -79,10 +88,41 @@ def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | 
                 max_waiting=options.max_waiting,
                 enable_prefix_caching=options.enable_prefix_caching,
                 seed=options.seed,
+                make_speculation=make_speculation,
             )
+            if options.measure_steps:
+                engine.measure_steps()
+            return engine
         except BaseException:
             executor.close()
             raise
+
+
+def _speculation_maker(
+    options: EngineOptions,
+    runtime_options: RuntimeOptions,
+    executor: CpuExecutor,
+    tokenizer: Tokenizer,
+    available: int,
+) -> Callable[[KVCache], Speculation] | None:
+    """What makes the engine's speculation as its config has it; None when it is off."""
+    from lpx.engine.drafting.loading import load_drafters
+    from lpx.engine.drafting.speculation import Speculation
+    from lpx.engine.drafting.step_costs import StepCosts
+    from lpx.speculative_config import SpeculativeConfig
+
+    config = SpeculativeConfig.parse(options.speculative_config)
+    if config.method == "off":
+        return None
+    drafters = load_drafters(config, options, runtime_options, executor, tokenizer, available=available)
+    return lambda kv_cache: Speculation(
+        drafters,
+        most=config.most,
+        judging=config.method == "auto",
+        costs=StepCosts(executor.info.isa),
+        kv_cache=kv_cache,
+        max_rows=options.max_num_batched_tokens,
+    )
 
 
 @contextmanager

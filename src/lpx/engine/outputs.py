@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.errors import LpxError
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -37,6 +38,10 @@ class Timings:
     prefill_tokens_per_second: float  # of the tokens that were computed
     completion_tokens: int
     decode_tokens_per_second: float  # (completion_tokens - 1) / decode time
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0  # drafted tokens that sampling gave, too
+    speculation: str = "off"  # "drafted", or why not at the end: "no_draft", "would_not_pay", "off"
+    mean_accepted_length: float = 0.0  # tokens a verified draft gave, the sampled one included; 0: no draft
 
 
 @dataclass(slots=True)
@@ -104,6 +109,8 @@ class EngineStats:
     prefix_cache_hits_total: int  # of these, tokens that were found
     steps_total: int
     finished_total: dict[str, int]  # choices by finish reason
+    drafts: DraftCounts  # of all sequences
+    drafts_declined: dict[str, int]  # decode steps of sequences without a draft, by reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,7 @@ class EngineInfo:
     max_num_seqs: int
     max_num_batched_tokens: int
     prefix_caching: bool
+    speculation: str  # how tokens are drafted, "off" if not
     chat_template: bool  # whether the model can be chatted with
 
 
@@ -140,6 +148,8 @@ def make_timings(
     prompt_tokens: int,
     cached_tokens: int,
     completion_tokens: int,
+    drafts: DraftCounts,
+    speculation: str,
 ) -> Timings:
     """Timings from monotonic stamps; a stamp of 0 has not happened (an aborted or scored request)."""
     scheduled_ns = scheduled_ns or last_ns
@@ -158,6 +168,10 @@ def make_timings(
         decode_tokens_per_second=(completion_tokens - 1) * 1e9 / decode_ns
         if decode_ns and completion_tokens > 1
         else 0.0,
+        drafted_tokens=drafts.drafted,
+        speculation="drafted" if drafts.steps else speculation,
+        accepted_tokens=drafts.accepted,
+        mean_accepted_length=drafts.mean_accepted_length,
     )
 
 

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal, get_args
 
 from lpx.errors import InvalidRequestError
 from lpx.runtime.step import SamplerSettings
@@ -29,6 +29,8 @@ _MAX_TEMPERATURE = 1e6
 _MAX_REPETITION_PENALTY = 1e6
 _MASK64 = 2**64 - 1
 
+Speculative = Literal["auto", "off"]
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -44,6 +46,7 @@ class SamplingParams:
     - `min_tokens` bars end-of-sequence tokens and `stop_token_ids`, and overlooks stop strings, until so many tokens
       exist.
     - `logit_bias` maps token ids (or their decimal text) to a bias in [-100, 100].
+    - `speculative`: "off" drafts no tokens for this request; "auto" leaves it to the engine. The text is the same.
     - `logprobs` and `prompt_logprobs` (0 to 20): log-probabilities under the model itself, before penalties, bias
       and temperature.
     - `cache_salt`: the prefix cache shares only among requests with the same one. Prompts of people who must not learn
@@ -70,6 +73,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     cache_salt: str | None = None
+    speculative: Speculative = "auto"
 
     def __post_init__(self) -> None:
         def keep(name: str, check: Callable[..., Any], *limits: Any) -> None:
@@ -94,6 +98,8 @@ class SamplingParams:
                 keep(name, _whole, low, high)
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             keep(name, _flag)
+        if self.speculative not in get_args(Speculative):
+            raise _refuse("speculative", f"must be auto or off, not {_shown(self.speculative)}")
         keep("logit_bias", _bias)
         keep("stop", _stop_strings)
         keep("stop_token_ids", _stop_ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.outputs import Timings, TokenLogprobDict, make_timings
 from lpx.engine.prefix_cache import NEVER
 from lpx.engine.sampling_params import SamplingParams
@@ -27,6 +28,7 @@ class Request:
         "arrival_ns",
         "cached_tokens",
         "first_scheduled_ns",
+        "owner",
         "params",
         "prompt_ids",
         "prompt_logprobs",
@@ -41,6 +43,8 @@ class Request:
         self.prompt_ids = prompt_ids
         self.params = params
         self.arrival_ns = arrival_ns
+        # Whose text this is: drafts of one owner never come from texts of another.
+        self.owner = params.cache_salt or ""
         self.first_scheduled_ns = 0
         # Of the prompt, found in the prefix cache by the first choice that ran; None before.
         self.cached_tokens: int | None = None
@@ -67,7 +71,18 @@ class Request:
             len(self.prompt_ids),
             self.cached_tokens or 0,
             sum(len(sequence.output_ids) for sequence in self.sequences),
+            self.draft_counts(),
+            self.sequences[0].speculation,
         )
+
+    def draft_counts(self) -> DraftCounts:
+        """Over all choices."""
+        counts = DraftCounts()
+        for sequence in self.sequences:
+            counts.steps += sequence.drafts.steps
+            counts.drafted += sequence.drafts.drafted
+            counts.accepted += sequence.drafts.accepted
+        return counts
 
 
 class Sequence:
@@ -79,6 +94,8 @@ class Sequence:
         "block_names",
         "block_table",
         "detokenizer",
+        "draft_looked",
+        "drafts",
         "first_token_ns",
         "index",
         "last_token_ns",
@@ -90,6 +107,7 @@ class Sequence:
         "prompt_length",
         "request",
         "row",
+        "speculation",
         "state",
         "stop_ids",
         "tokens",
@@ -126,6 +144,9 @@ class Sequence:
         self.detokenizer = detokenizer
         self.first_token_ns = 0
         self.last_token_ns = 0
+        self.drafts = DraftCounts()
+        self.draft_looked = 0  # tokens when a draft was verified last; 0: never
+        self.speculation = "off"  # why the latest decode step had a draft, or none
 
     @property
     def pending(self) -> int:

@@ -23,6 +23,7 @@ def _card(service: Service) -> dict[str, Any]:
         "max_model_len": info.max_model_len,
         "vocab_size": info.vocab_size,
         "quantization": info.quantization,
+        "speculation": info.speculation,
         "dtype": info.dtype,
         "device": info.device,
         "isa": info.isa,

@@ -59,6 +59,8 @@ class Call:
                 f" queue_ms={timings.queue_ms:.1f} ttft_ms={timings.ttft_ms:.1f} prefill_ms={timings.prefill_ms:.1f}"
                 f" decode_ms={timings.decode_ms:.1f}"
                 f" decode_tokens_per_second={timings.decode_tokens_per_second:.1f}"
+                f" speculation={timings.speculation} drafted={timings.drafted_tokens}"
+                f" accepted={timings.accepted_tokens} mean_accepted_length={timings.mean_accepted_length:.2f}"
             )
         logger.info(
             "request id=%s request_id=%s endpoint=%s model=%s stream=%s status=%d finish=%s prompt_tokens=%d "

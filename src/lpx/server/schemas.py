@@ -307,6 +307,7 @@ class SamplingRequest(_Request):
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
     cache_salt: str | None = None
+    speculative: str | None = None
 
     @model_validator(mode="after")
     def _one_spelling(self) -> SamplingRequest:
@@ -338,6 +339,7 @@ class SamplingRequest(_Request):
             "ignore_eos": self.ignore_eos,
             "skip_special_tokens": self.skip_special_tokens,
             "prompt_logprobs": self.prompt_logprobs,
+            "speculative": self.speculative,
             "seed": self.seed,
             "cache_salt": self.cache_salt,
             **others,

@@ -61,7 +61,7 @@ class ChunkWriter:
         return f'{self._head},"choices":[],{dumps(extra)[1:]}\n\n'.encode()
 
 
-def timings_json(generation: Generation) -> dict[str, float | int] | None:
+def timings_json(generation: Generation) -> dict[str, float | int | str] | None:
     """Milliseconds and tokens per second of a single-prompt request; None for several prompts."""
     timings = generation.timings
     if timings is None:
@@ -76,6 +76,10 @@ def timings_json(generation: Generation) -> dict[str, float | int] | None:
         "prefill_tokens_per_second": round(timings.prefill_tokens_per_second, 2),
         "completion_tokens": timings.completion_tokens,
         "decode_tokens_per_second": round(timings.decode_tokens_per_second, 2),
+        "speculation": timings.speculation,
+        "drafted_tokens": timings.drafted_tokens,
+        "accepted_tokens": timings.accepted_tokens,
+        "mean_accepted_length": round(timings.mean_accepted_length, 3),
     }
 
 

@@ -1,0 +1,47 @@
+"""How often drafted tokens were right, by class of evidence, with older judgements fading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_FADE = 15 / 16
+_PRIOR_WEIGHT = 5.0  # judgements that what other sequences showed counts for
+_MOST_COMMON = 200.0  # judgements of a class that the engine remembers
+
+
+class Judgements:
+    """Of one sequence: `judged[c]` drafts of class `c`, of which `right[c]` were right."""
+
+    __slots__ = ("judged", "right")
+
+    def __init__(self, classes: int) -> None:
+        self.judged = [0.0] * classes
+        self.right = [0.0] * classes
+
+    def add(self, evidence: int, right: bool) -> None:
+        self.judged[evidence] = self.judged[evidence] * _FADE + 1.0
+        self.right[evidence] = self.right[evidence] * _FADE + right
+
+
+class CommonOdds:
+    """What all sequences so far have shown: where a new sequence starts from."""
+
+    def __init__(self, assumed: Sequence[float], weight: float = 8.0) -> None:
+        self._judged = [weight] * len(assumed)
+        self._right = [weight * odds for odds in assumed]
+
+    def __len__(self) -> int:
+        return len(self._judged)
+
+    def add(self, judged: Sequence[float], right: Sequence[float]) -> None:
+        """Take in the judgements of a sequence that has ended."""
+        for i, count in enumerate(judged):
+            total = self._judged[i] + count
+            shrink = min(1.0, _MOST_COMMON / total)
+            self._judged[i] = total * shrink
+            self._right[i] = (self._right[i] + right[i]) * shrink
+
+    def chance(self, evidence: int, judged: Sequence[float], right: Sequence[float]) -> float:
+        """That a draft of class `evidence` is right in a sequence with these judgements."""
+        common = self._right[evidence] / self._judged[evidence]
+        return (right[evidence] + _PRIOR_WEIGHT * common) / (judged[evidence] + _PRIOR_WEIGHT)

@@ -1,0 +1,184 @@
+"""Decides how many tokens to draft: as many as make decoding fastest, by what drafts are worth and what rows cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+from lpx.engine.drafting.draft_counts import DraftCounts
+from lpx.engine.drafting.drafter import Drafter
+from lpx.engine.drafting.step_costs import StepCosts
+from lpx.engine.kv_cache import KVCache
+from lpx.engine.sequence import Sequence
+from lpx.runtime.step import Executor
+
+# A gain smaller than this is within the error of costs and chances.
+_LEAST_GAIN = 1.08
+# Chances of a drafted token and all before it below which more are not looked at.
+_LEAST_CHANCE = 0.03
+# Tokens without a draft after which a sequence is expected to need none for a while: then several steps may run
+# before anybody looks for a draft.
+_QUIET_TOKENS = 8
+
+
+class Speculation:
+    """Owns the drafters. `draft` before a step, `verify` after it, `end` when a sequence ends."""
+
+    def __init__(
+        self,
+        drafters: SequenceOf[Drafter],
+        *,
+        most: int,
+        judging: bool,
+        costs: StepCosts,
+        kv_cache: KVCache,
+        max_rows: int,
+    ) -> None:
+        self.drafters = list(drafters)
+        self.most = most
+        self.judging = judging  # draft what pays; else whatever can be drafted
+        self.costs = costs
+        self.counts = DraftCounts()
+        self.declined = {"no_draft": 0, "would_not_pay": 0}  # sequences' decode steps without a draft, by reason
+        self._kv_cache = kv_cache
+        self._max_rows = max_rows
+        self._drafted_by: dict[Sequence, Drafter] = {}
+
+    @property
+    def name(self) -> str:
+        """Such as "auto (suffix)"."""
+        names = ", ".join(drafter.name for drafter in self.drafters)
+        return f"auto ({names})" if self.judging else names
+
+    def measure(self, executor: Executor, vocab_size: int) -> None:
+        """Measure the costs of steps on blocks that are free, for the model and for a draft model."""
+        self.costs.measure(executor, vocab_size, self._max_rows)
+        for drafter in self.drafters:
+            drafter.measure_costs()
+
+    def draft(self, sequences: SequenceOf[Sequence]) -> list[list[int]] | None:
+        """Drafts for sequences that decode, one list each; None when there is none. Block tables cover them."""
+        if self.judging and not self.costs.known:
+            return None
+        limits = [self._limit(sequence) for sequence in sequences]
+        best_rate, best = 1.0, None
+        found = False
+        for drafter in self.drafters:
+            odds = [
+                drafter.odds(sequence, limit) if limit > 0 else []
+                for sequence, limit in zip(sequences, limits, strict=True)
+            ]
+            if not any(odds):
+                continue
+            found = True
+            counts, rate = self._choose(odds, drafter)
+            if any(counts) and (best is None or rate > best_rate):
+                best_rate, best = rate, (drafter, counts)
+        if best is None:
+            self.declined["would_not_pay" if found else "no_draft"] += len(sequences)
+            for sequence in sequences:
+                sequence.speculation = "would_not_pay" if found else "no_draft"
+            return None
+        drafter, counts = best
+        grow = self._kv_cache.grow
+        wanted = [
+            (i, (sequence, count))
+            for i, (sequence, count) in enumerate(zip(sequences, counts, strict=True))
+            if count and grow(sequence.block_table, len(sequence.tokens) + count)
+        ]
+        if not wanted:
+            return None
+        drafts: list[list[int]] = [[] for _ in sequences]
+        for (i, (sequence, _)), ids in zip(wanted, drafter.propose([want for _, want in wanted]), strict=True):
+            drafts[i] = self._cut(sequence, ids)
+            self._drafted_by[sequence] = drafter
+        return drafts
+
+    def verify(self, sequence: Sequence, drafted: SequenceOf[int], sampled: list[int]) -> list[int]:
+        """Of the ids sampled at the rows of a sequence with a draft, those that hold: up to the first that differs from
+        its draft. To be called while `sequence.tokens` is as it was when the draft was made."""
+        accepted = 0
+        for draft, token_id in zip(drafted, sampled, strict=False):
+            if draft != token_id:
+                break
+            accepted += 1
+        self.counts.add(len(drafted), accepted)
+        sequence.drafts.add(len(drafted), accepted)
+        sequence.speculation = "drafting"
+        sequence.draft_looked = len(sequence.tokens)
+        self._drafted_by[sequence].judge(sequence, drafted, accepted)
+        return sampled[: accepted + 1]
+
+    def expects(self, sequences: SequenceOf[Sequence]) -> bool:
+        """Whether the next tokens may bring a draft, so that each of them should be looked at."""
+        return any(
+            sequence.draft_looked and len(sequence.tokens) - sequence.draft_looked < _QUIET_TOKENS
+            for sequence in sequences
+        )
+
+    def end(self, sequence: Sequence) -> None:
+        self._drafted_by.pop(sequence, None)
+        for drafter in self.drafters:
+            drafter.end(sequence)
+
+    def close(self) -> None:
+        """Free what the drafters hold; idempotent."""
+        for drafter in self.drafters:
+            drafter.close()
+
+    def _limit(self, sequence: Sequence) -> int:
+        """Drafted tokens that the sequence could take at most."""
+        params = sequence.request.params
+        if params.speculative == "off":
+            return 0
+        limit = min(self.most, sequence.max_length - len(sequence.tokens) - 1)
+        missing = params.min_tokens - len(sequence.output_ids)
+        # Bans of end tokens hold for all rows of a step: rows behind the least length are for another step.
+        return min(limit, missing - 1) if missing > 0 else limit
+
+    def _choose(self, odds: list[list[float]], drafter: Drafter) -> tuple[list[int], float]:
+        """Numbers of drafted tokens with the most expected tokens for the time, and how many times the speed of none.
+
+        A token further on is worth the product of the chances up to it. These fall within a sequence, so the best
+        choice of any size takes the worthiest tokens of all sequences in order.
+        """
+        counts = [0] * len(odds)
+        room = self._max_rows - len(odds)
+        if not self.judging:
+            for i, chances in enumerate(odds):
+                counts[i] = min(len(chances), room)
+                room -= counts[i]
+            return counts, 1.0
+        worth: list[tuple[float, int]] = []
+        for i, chances in enumerate(odds):
+            value = 1.0
+            for chance in chances:
+                value *= chance
+                if value < _LEAST_CHANCE:
+                    break
+                worth.append((value, i))
+        worth.sort(key=lambda item: -item[0])
+        ms = self.costs.ms
+        rows = len(odds)
+        plain = rows / ms(rows)
+        expected = float(rows)
+        best, best_size = plain * _LEAST_GAIN, 0
+        drafting = longest = 0
+        lengths = [0] * len(odds)
+        for size, (value, i) in enumerate(worth[:room], start=1):
+            expected += value
+            drafting += lengths[i] == 0
+            lengths[i] += 1
+            longest = max(longest, lengths[i])
+            rate = expected / (ms(rows + size) + drafter.cost_ms(drafting, longest))
+            if rate > best:
+                best, best_size = rate, size
+        for _, i in worth[:best_size]:
+            counts[i] += 1
+        return counts, best / plain
+
+    def _cut(self, sequence: Sequence, ids: list[int]) -> list[int]:
+        """Nothing comes after a token that ends the text."""
+        for at, token_id in enumerate(ids):
+            if token_id in sequence.stop_ids and at + 1 < len(ids):
+                return ids[: at + 1]
+        return ids

@@ -1,0 +1,118 @@
+"""What a decode step costs, by its number of rows: measured once, then corrected by every step that runs."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from time import perf_counter
+
+from lpx.runtime.step import Executor, SamplerSettings, SequenceInput, StepBatch
+
+# Rows that are measured, in an order in which the first tell most; between them costs are interpolated.
+_MEASURED = (1, 4, 8, 16, 2, 3, 6, 12)
+_MOST_SECONDS = 0.5
+# Costs relative to one row, until they are measured: with fast products of signed bytes the weights that are read
+# count, without them arithmetic does from few rows on.
+_ASSUMED_FAST = {1: 1.0, 2: 1.1, 3: 1.15, 4: 1.25, 6: 1.45, 8: 1.7, 12: 2.3, 16: 3.0}
+_ASSUMED_SLOW = {1: 1.0, 2: 1.3, 3: 1.55, 4: 1.8, 6: 2.7, 8: 3.5, 12: 5.2, 16: 6.9}
+# Steps with neighbouring numbers of rows share what is learned: up to these numbers.
+_CLASS_ENDS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+_COMMON, _OWN, _FORGET = 0.1, 0.05, 0.998
+_MOST_OWN = 0.2  # the measured relations are trusted more than the steps of a busy machine
+_WILDEST = math.log(4.0)  # a step that took longer than this factor was disturbed
+
+
+class StepCosts:
+    """Milliseconds of a decode step of `rows` rows.
+
+    A step that runs corrects all costs a little, since contexts grow and the machine changes its pace, and those of
+    its own class of rows more. The corrections of a class fade while it does not run, so that a number of rows that
+    was slow once is tried again.
+    """
+
+    def __init__(self, isa: str = "") -> None:
+        slow = isa in ("avx2", "portable")
+        self._rows = list(_ASSUMED_SLOW)
+        self._base = list((_ASSUMED_SLOW if slow else _ASSUMED_FAST).values())
+        self._scale: float | None = None  # logarithm; None: no step has run
+        self._own = [0.0] * (len(_CLASS_ENDS) + 1)  # logarithms
+
+    def measure(self, executor: Executor, vocab_size: int, max_rows: int) -> None:
+        """Measure on an executor whose KV blocks are all free; takes half a second at most."""
+        facts = executor.info
+        most = min(max_rows, facts.num_blocks * facts.block_size)
+        self._take_in(_measured(executor, vocab_size, most))
+
+    def _take_in(self, best: Mapping[int, float]) -> None:
+        """Measured milliseconds by rows."""
+        if 1 not in best or len(best) < 2:
+            return
+        # What was not reached keeps its assumed relation to the nearest smaller number of rows that was.
+        base: list[float] = []
+        for at, rows in enumerate(self._rows):
+            ms = best.get(rows)
+            if ms is None:
+                ms = base[-1] * self._base[at] / self._base[at - 1]
+            base.append(max(ms, base[-1]) if base else ms)
+        self._base = base
+        self._scale = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether a step has run."""
+        return self._scale is not None
+
+    def ms(self, rows: int) -> float:
+        """Of one step; in an unknown unit before the first has run."""
+        cost = self._estimate(rows)
+        return cost if rows == 1 else max(cost, self._estimate(1))  # more rows are never faster
+
+    def observe(self, rows: int, ms: float) -> None:
+        """Take in a decode step that ran."""
+        if ms <= 0:
+            return
+        if self._scale is None:
+            self._scale = math.log(ms / self._interpolated(rows))
+            return
+        error = max(-_WILDEST, min(_WILDEST, math.log(ms / self._estimate(rows))))
+        own = bisect_left(_CLASS_ENDS, rows)
+        self._scale += _COMMON * error
+        for i in range(len(self._own)):
+            self._own[i] *= _FORGET
+        self._own[own] = max(-_MOST_OWN, min(_MOST_OWN, self._own[own] + _OWN * error))
+
+    def _estimate(self, rows: int) -> float:
+        return self._interpolated(rows) * math.exp((self._scale or 0.0) + self._own[bisect_left(_CLASS_ENDS, rows)])
+
+    def _interpolated(self, rows: int) -> float:
+        table, base = self._rows, self._base
+        at = bisect_left(table, rows)
+        if at < len(table) and table[at] == rows:
+            return base[at]
+        if at == len(table):  # beyond: as the last rows
+            slope = (base[-1] - base[-3]) / (table[-1] - table[-3])
+            return base[-1] + slope * (rows - table[-1])
+        low, high = table[at - 1], table[at]
+        return base[at - 1] + (base[at] - base[at - 1]) * (rows - low) / (high - low)
+
+
+def _measured(executor: Executor, vocab_size: int, most: int) -> dict[int, float]:
+    """The fastest of up to three greedy steps of one sequence, by rows."""
+    block_table = range(-(-most // executor.info.block_size))
+
+    def run(rows: int) -> float:
+        token_ids = [row % vocab_size for row in range(rows)]
+        step = SequenceInput(token_ids, 0, block_table, sample_rows=rows, sampling=SamplerSettings())
+        started = perf_counter()
+        executor.step(StepBatch([step]))
+        return 1e3 * (perf_counter() - started)
+
+    best: dict[int, float] = {}
+    end = perf_counter() + _MOST_SECONDS
+    run(1)  # not counted: threads and caches wake up
+    for _ in range(3):
+        for rows in _MEASURED:
+            if rows <= most and perf_counter() < end:
+                best[rows] = min(best.get(rows, math.inf), max(run(rows), 1e-6))
+    return best
