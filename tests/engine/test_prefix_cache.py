@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lpx.engine.drafting.speculation import Speculation
+from lpx.engine.drafting.step_costs import StepCosts
 from lpx.engine.engine import Engine
 from lpx.engine.llm import LLM
 from lpx.engine.outputs import RequestDelta
 from lpx.engine.sampling_params import SamplingParams
-from lpx.engine.sequence import SequenceState
+from lpx.engine.sequence import Sequence, SequenceState
 from lpx.errors import InvalidRequestError
 from lpx.runtime.step import SequenceInput, SequenceOutput, StepBatch, StepResult
 from tests.engine.fake_executor import ByteTokenizer, FakeExecutor, expected_scores, expected_tokens
@@ -412,6 +415,60 @@ def test_tokens_of_unseen_steps_are_named_when_they_are_known(make_engine: MakeE
     (again,) = run(engine, ([*prompt, *wanted], greedy(9)))
     assert again.cached_tokens == (10 + len(made) - 1) // SIZE * SIZE
     assert again.token_ids == expected_tokens([*prompt, *wanted], 9)
+
+
+# Drafts.
+
+
+class HalfRight:
+    """A drafter whose first token is right and whose others are wrong, one time in two."""
+
+    name = "half right"
+
+    def odds(self, sequence: Sequence, most: int) -> list[float]:
+        return [0.5] * most
+
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+        drafts = []
+        for sequence, count in wanted:
+            right = expected_tokens(sequence.tokens, count)
+            at = len(sequence.tokens) % 4
+            drafts.append([*right[:at], *(1 for _ in right[at:])])
+        return drafts
+
+    def judge(self, sequence: Sequence, drafted: SequenceOf[int], accepted: int) -> None: ...
+
+    def measure_costs(self) -> None: ...
+
+    def cost_ms(self, sequences: int, longest: int) -> float:
+        return 0.0
+
+    def end(self, sequence: Sequence) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_rejected_drafts_are_never_found(make_engine: MakeEngine) -> None:
+    """They leave keys and values of tokens that do not stand, behind those that do."""
+    engine = make_engine(
+        FakeExecutor(num_blocks=20, block_size=SIZE),
+        make_speculation=lambda kv_cache: Speculation(
+            [HalfRight()], most=7, judging=False, costs=StepCosts(), kv_cache=kv_cache, max_rows=16
+        ),
+    )
+    rng = random.Random(6)
+    prompt = prompt_of(10)
+    for _ in range(30):
+        (answer,) = run(engine, (prompt, greedy(rng.randint(1, 30))))
+        assert answer.token_ids == expected_tokens(prompt, len(answer.token_ids))
+        whole = [*prompt, *answer.token_ids]
+        (again,) = run(engine, ([*whole, 5], greedy(5)))
+        assert again.token_ids == expected_tokens([*whole, 5], 5)
+        # The last token has been computed if it was drafted.
+        assert (len(whole) - 1) // SIZE <= again.cached_tokens // SIZE <= len(whole) // SIZE
+        prompt = whole[: rng.randint(1, 40)]
+    counts = engine.stats().drafts
+    assert 0 < counts.accepted < counts.drafted
 
 
 # The native decoder.
