@@ -18,8 +18,7 @@ from lpx.engine.outputs import RequestDelta
 from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.sequence import Sequence, SequenceState
 from lpx.errors import InvalidRequestError
-from lpx.runtime.step import SequenceInput, SequenceOutput, StepBatch, StepResult
-from tests.engine.fake_executor import ByteTokenizer, FakeExecutor, expected_scores, expected_tokens
+from tests.engine.fake_executor import ByteTokenizer, FakeExecutor, FollowingExecutor, expected_scores, expected_tokens
 from tests.reference.model_files import write_hf_folder
 from tests.reference.tiny_models import make_tiny
 
@@ -375,26 +374,6 @@ def test_cached_blocks_that_nobody_has_are_taken_from_the_free_ones(make_engine:
 
 
 # Steps that nobody looks at in between.
-
-
-class FollowingExecutor(FakeExecutor):
-    """Runs `more_steps`, each with the ids that the one before sampled, as the native core does."""
-
-    def step(self, batch: StepBatch) -> StepResult:
-        result = super().step(StepBatch(batch.sequences))
-        rows, made = batch.sequences, [list(output.sampled_ids) for output in result.sequences]
-        for _ in range(batch.more_steps):
-            if any(ids[-1] in row.stop_ids for row, ids in zip(rows, made, strict=True)):
-                break
-            following = [
-                SequenceInput(
-                    ids[-1:], row.start_position + len(ids), row.block_table, sample_rows=1, sampling=row.sampling
-                )
-                for row, ids in zip(rows, made, strict=True)
-            ]
-            for ids, output in zip(made, super().step(StepBatch(following)).sequences, strict=True):
-                ids.extend(output.sampled_ids)
-        return StepResult([SequenceOutput(ids, None, None) for ids in made])
 
 
 @pytest.mark.parametrize("stop", [None, "stop string"])

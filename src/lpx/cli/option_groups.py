@@ -84,6 +84,15 @@ class ModelOptions:
             metavar="SIZE",
         ),
     ] = None
+    itl_target_ms: Annotated[
+        float | None,
+        _engine(
+            "--itl-target-ms",
+            help="Longest step of running streams while prompts are computed. Default: three decode steps, or 16 ms.",
+            env="LPX_ITL_TARGET_MS",
+            metavar="MS",
+        ),
+    ] = None
     enable_prefix_caching: Annotated[
         bool,
         _engine(

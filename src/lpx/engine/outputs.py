@@ -9,7 +9,7 @@ from typing import Literal
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.errors import LpxError
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "timeout", "abort", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,7 @@ class EngineInfo:
     max_num_seqs: int
     max_num_batched_tokens: int
     prefix_caching: bool
+    itl_target_ms: float | None  # None: follows the steps that run
     speculation: str  # how tokens are drafted, "off" if not
     chat_template: bool  # whether the model can be chatted with
 

@@ -23,6 +23,8 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 300  # entries
 MAX_SALT_LENGTH = 256  # characters
 _MAX_TOKEN_ID = 2**31 - 1
+_MAX_PRIORITY = 2**31 - 1
+_MAX_LATENCY_MS = 1e9  # eleven days
 _MAX_COUNT = 2**63 - 1
 # Beyond these nothing changes but the float32 of the sampler, which would become infinite or zero.
 _MAX_TEMPERATURE = 1e6
@@ -51,6 +53,8 @@ class SamplingParams:
       and temperature.
     - `cache_salt`: the prefix cache shares only among requests with the same one. Prompts of people who must not learn
       of each other, not even by how fast an answer comes, get different ones.
+    - `priority`: lower values are served first; 0 is usual.
+    - `max_latency_ms`: so long after its arrival the request ends with what there is, and `finish_reason` "timeout".
     """
 
     n: int = 1
@@ -73,6 +77,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     cache_salt: str | None = None
+    priority: int = 0
+    max_latency_ms: float | None = None
     speculative: Speculative = "auto"
 
     def __post_init__(self) -> None:
@@ -88,6 +94,9 @@ class SamplingParams:
         keep("presence_penalty", _real, -2.0, 2.0)
         keep("frequency_penalty", _real, -2.0, 2.0)
         keep("min_tokens", _whole, 0, _MAX_COUNT)
+        keep("priority", _whole, -_MAX_PRIORITY, _MAX_PRIORITY)
+        if self.max_latency_ms is not None:
+            keep("max_latency_ms", _real, 0.0, _MAX_LATENCY_MS, True)
         for name, low, high in (
             ("seed", -(2**63), _MASK64),
             ("max_tokens", 0, _MAX_COUNT),

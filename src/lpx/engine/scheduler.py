@@ -1,14 +1,17 @@
 """Which rows run in the next step.
 
+- Rank is priority, then arrival: a sequence of a lower `priority` value comes before all of higher ones.
 - Decode rows first: every running sequence that has one token without KV gets its row, so a long prompt never stalls
-  a running stream. While streams decode, prompt rows of a step are limited, because their time is the streams' wait.
-- Then chunks of prompts. Half of the prompt rows, or more, belong to the oldest unfinished prompt; the other half goes
-  to shorter ones, the shortest first. So short prompts do not wait for long ones, and long ones are never starved.
-- Admission is first come, first served, by slots and by blocks for all the tokens of a sequence. Blocks that hold the
+  a running stream. While streams decode, prompt rows of a step are limited, because their time is the streams' wait
+  (see `prefill_pace`).
+- Then chunks of prompts, priority by priority. Half of the prompt rows, or more, belong to the oldest unfinished
+  prompt; the other half goes to shorter ones, the shortest first. So short prompts do not wait for long ones, and long
+  ones are never starved by others of their priority.
+- Admission is in order of rank, by slots and by blocks for all the tokens of a sequence. Blocks that hold the
   beginning of a sequence already are shared (see `prefix_cache`); a sequence whose next block is being computed by a
   running one waits for it, while its slot and its blocks are kept for it.
-- When a decode row finds no free block, the latest arrival gives up its blocks and waits again at its place in the
-  order of arrival; it recomputes prompt and output. The earliest arrival always advances, so every sequence ends.
+- When a decode row finds no free block, the last by rank gives up its blocks and waits again at its place; it
+  recomputes what is no longer cached of prompt and output. The first by rank always advances, so every sequence ends.
 
 The scheduler knows tokens and blocks, never tensors.
 """
@@ -16,18 +19,17 @@ The scheduler knows tokens and blocks, never tensors.
 from __future__ import annotations
 
 from bisect import insort
+from itertools import groupby
 from operator import attrgetter
 
 from lpx.engine.kv_cache import KVCache
+from lpx.engine.prefill_pace import PrefillPace
 from lpx.engine.prefix_cache import PrefixCache
 from lpx.engine.sequence import Sequence, SequenceState
 from lpx.errors import ConfigError
 
-# Prompt rows beside decode rows: an eighth of the token budget, but not fewer than this. From about 16 rows on the
-# time of a step grows with the rows, so smaller chunks cost no throughput, and 64 rows keep streams fluent.
-MIN_PROMPT_ROWS_BESIDE_DECODE = 64
-
-_by_arrival = attrgetter("arrival")
+_by_rank = attrgetter("rank")
+_by_priority = attrgetter("priority")
 _by_pending = attrgetter("pending")
 
 
@@ -41,6 +43,7 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         prefix_cache: PrefixCache | None = None,
+        pace: PrefillPace | None = None,
     ) -> None:
         if max_num_seqs < 1 or max_num_batched_tokens < max_num_seqs:
             raise ConfigError(
@@ -49,10 +52,13 @@ class Scheduler:
             )
         self.kv_cache = kv_cache
         self.prefix_cache = prefix_cache  # None: every sequence computes all of its tokens
+        self.pace = pace or PrefillPace()
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.waiting: list[Sequence] = []  # in order of arrival
-        self.running: list[Sequence] = []  # in order of arrival
+        self.waiting: list[Sequence] = []  # in order of rank
+        self.running: list[Sequence] = []  # in order of rank
+        self.decode_rows = 0  # of the step that was scheduled last
+        self.prompt_rows = 0
         self.preemptions = 0
 
     @property
@@ -60,7 +66,7 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def add(self, sequence: Sequence) -> None:
-        insort(self.waiting, sequence, key=_by_arrival)
+        insort(self.waiting, sequence, key=_by_rank)
 
     def schedule(self) -> list[tuple[Sequence, int]]:
         """Sequences of the next step with the number of rows of each; their block tables cover these rows.
@@ -85,15 +91,20 @@ class Scheduler:
                     break
             else:
                 plan.append((sequence, 1))
+        self.decode_rows, self.prompt_rows = len(plan), 0
         budget = self.max_num_batched_tokens - len(plan)
         if self.waiting and len(running) < self.max_num_seqs and budget > 0:
             prefilling.extend(self._admit())
-            prefilling.sort(key=_by_arrival)
+            prefilling.sort(key=_by_rank)
         if prefilling:
             if plan:
-                beside = max(MIN_PROMPT_ROWS_BESIDE_DECODE, self.max_num_batched_tokens // 8)
-                budget = min(budget, beside)
-            plan.extend(_share_rows(prefilling, budget))
+                budget = self.pace.rows_beside(budget)
+            for _, peers in groupby(prefilling, key=_by_priority):
+                chunks = _share_rows(list(peers), budget)
+                granted = sum(rows for _, rows in chunks)
+                budget -= granted
+                self.prompt_rows += granted
+                plan.extend(chunks)
         return plan
 
     def advance(self, sequence: Sequence, rows: int) -> None:
@@ -126,7 +137,7 @@ class Scheduler:
             self.prefix_cache.reset()
 
     def _admit(self) -> list[Sequence]:
-        """Move waiting sequences to running while slots and blocks last, in order of arrival."""
+        """Move waiting sequences to running while slots and blocks last, in order of rank."""
         admitted: list[Sequence] = []
         kv_cache, prefix_cache = self.kv_cache, self.prefix_cache
         at = 0  # in the queue: those before it wait for blocks that are being computed
@@ -155,7 +166,7 @@ class Scheduler:
                 prefix_cache.begin(sequence)
             del self.waiting[at]
             sequence.state = SequenceState.RUNNING
-            insort(self.running, sequence, key=_by_arrival)
+            insort(self.running, sequence, key=_by_rank)
             admitted.append(sequence)
         return admitted
 
@@ -166,12 +177,12 @@ class Scheduler:
         self.kv_cache.free(sequence.block_table)
         sequence.num_computed = 0
         sequence.state = SequenceState.WAITING
-        insort(self.waiting, sequence, key=_by_arrival)
+        insort(self.waiting, sequence, key=_by_rank)
         self.preemptions += 1
 
 
 def _share_rows(prefilling: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
-    """Divide prompt rows among unfinished prompts given in order of arrival."""
+    """Divide prompt rows among unfinished prompts of one priority, given in order of arrival."""
     if not prefilling or budget < 1:
         return []
     oldest, *others = prefilling

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from lpx.engine.deadlines import NO_DEADLINE
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.outputs import Timings, TokenLogprobDict, make_timings
 from lpx.engine.prefix_cache import NEVER
@@ -27,6 +28,7 @@ class Request:
     __slots__ = (
         "arrival_ns",
         "cached_tokens",
+        "deadline_ns",
         "first_scheduled_ns",
         "owner",
         "params",
@@ -43,6 +45,9 @@ class Request:
         self.prompt_ids = prompt_ids
         self.params = params
         self.arrival_ns = arrival_ns
+        self.deadline_ns = NO_DEADLINE
+        if params.max_latency_ms is not None:
+            self.deadline_ns = arrival_ns + int(params.max_latency_ms * 1e6)
         # Whose text this is: drafts of one owner never come from texts of another.
         self.owner = params.cache_salt or ""
         self.first_scheduled_ns = 0
@@ -147,6 +152,15 @@ class Sequence:
         self.drafts = DraftCounts()
         self.draft_looked = 0  # tokens when a draft was verified last; 0: never
         self.speculation = "off"  # why the latest decode step had a draft, or none
+
+    @property
+    def priority(self) -> int:
+        return self.request.params.priority
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Whose turn it is: the lower, the earlier."""
+        return self.request.params.priority, self.arrival
 
     @property
     def pending(self) -> int:

@@ -38,6 +38,7 @@ def _card(service: Service) -> dict[str, Any]:
         },
         "max_num_seqs": info.max_num_seqs,
         "max_num_batched_tokens": info.max_num_batched_tokens,
+        "itl_target_ms": info.itl_target_ms,
         "chat_template": info.chat_template,
     }
 
