@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lpx.engine.drafting.step_costs import StepCosts
+from tests.engine.fake_executor import FakeExecutor
+
+
+def test_measured_costs_are_interpolated_and_go_on_beyond() -> None:
+    costs = StepCosts("avx2")
+    costs._take_in({1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0, 6: 20.0, 8: 24.0, 12: 36.0, 16: 48.0})
+    assert costs.known
+    assert [costs.ms(rows) for rows in (1, 4, 5, 8, 14)] == pytest.approx([10, 13, 16.5, 24, 42])
+    assert costs.ms(20) == pytest.approx(60)
+
+
+def test_what_was_not_measured_keeps_its_assumed_relation() -> None:
+    costs = StepCosts("avx2")
+    assumed = [costs.ms(rows) for rows in (8, 16)]
+    costs._take_in({1: 100.0, 4: 150.0, 8: 300.0})
+    assert costs.ms(16) == pytest.approx(300 * assumed[1] / assumed[0])
+
+
+def test_a_measurement_that_says_more_rows_are_faster_is_not_believed() -> None:
+    costs = StepCosts()
+    costs._take_in({1: 10.0, 2: 9.0, 4: 8.0, 16: 30.0})
+    assert costs.ms(4) >= costs.ms(2) >= costs.ms(1) == pytest.approx(10)
+
+
+def test_costs_are_unknown_until_a_step_has_run() -> None:
+    costs = StepCosts("avx2")
+    assert not costs.known
+    costs.observe(1, 4.0)
+    assert costs.known
+    assert costs.ms(1) == pytest.approx(4.0)
+    assert 4.0 < costs.ms(4) < 16.0
+
+
+def test_steps_correct_the_scale_and_keep_the_relations() -> None:
+    costs = StepCosts()
+    costs._take_in({1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0, 6: 15.0, 8: 17.0, 12: 25.0, 16: 33.0})
+    for _ in range(400):
+        costs.observe(1, 20.0)
+    assert costs.ms(1) == pytest.approx(20.0, rel=0.02)
+    assert costs.ms(4) / costs.ms(1) == pytest.approx(1.3, rel=0.25)
+
+
+def test_a_class_of_rows_that_is_slower_than_measured_is_noticed() -> None:
+    costs = StepCosts()
+    costs._take_in({1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0, 6: 15.0, 8: 17.0, 12: 25.0, 16: 33.0})
+    before = costs.ms(4) / costs.ms(1)
+    for _ in range(200):
+        costs.observe(1, 10.0)
+        costs.observe(4, 16.0)
+    assert costs.ms(4) / costs.ms(1) > before * 1.15
+
+
+def test_one_disturbed_step_changes_little() -> None:
+    costs = StepCosts()
+    costs._take_in({1: 10.0, 4: 13.0, 16: 33.0})
+    costs.observe(4, 10_000.0)
+    assert costs.ms(4) < 13.0 * 1.3
+    costs.observe(4, 0.0)
+    assert math.isfinite(costs.ms(4))
+
+
+def test_measuring_runs_steps_within_the_limits_of_the_executor() -> None:
+    executor = FakeExecutor(num_blocks=2, block_size=4)
+    costs = StepCosts()
+    costs.measure(executor, 259, max_rows=6)
+    assert costs.known
+    assert {record.total for record in executor.steps} == {1, 2, 3, 4, 6}
