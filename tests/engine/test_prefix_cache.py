@@ -396,6 +396,18 @@ def test_tokens_of_unseen_steps_are_named_when_they_are_known(make_engine: MakeE
     assert again.token_ids == expected_tokens([*prompt, *wanted], 9)
 
 
+def test_first_token_of_a_cached_prompt_comes_at_once(make_engine: MakeEngine) -> None:
+    engine = make_engine(FollowingExecutor(num_blocks=64, block_size=SIZE))
+    prompt = prompt_of(13)
+    run(engine, (prompt, greedy(20)))
+    engine._step_ns = 1
+    engine.add_request(prompt, greedy(20))  # one row is left to compute, as in a decode step
+    assert [len(delta.token_ids) for delta in engine.step()] == [1]
+    engine._step_ns = 1
+    assert [len(delta.token_ids) for delta in engine.step()] == [8]
+    engine.abort_all()
+
+
 # Drafts.
 
 
@@ -468,7 +480,8 @@ def test_sliding_window_finds_every_position_it_needs(tmp_path: Path, arch: str)
             size = llm.info.block_size
             made = [llm.generate([turn], params, use_tqdm=False)[0] for turn in turns]
             outputs.append([(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in made])
-            cached = [output.timings.cached_tokens for output in made if output.timings is not None]
+            cached = [output.num_cached_tokens for output in made]
+            assert cached == [output.timings.cached_tokens for output in made if output.timings is not None]
             wanted = [0, 300 // size * size, 229 // size * size, 150 // size * size, 95 // size * size]
             assert cached == (wanted if enabled else [0] * 5)
     assert outputs[0] == outputs[1]

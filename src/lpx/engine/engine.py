@@ -355,7 +355,7 @@ class Engine(RequestIntake):
                 return 0
             if count != 1 or not row.sample_rows or row.banned_ids or row.prompt_ids or row.score_targets:
                 return 0
-            if row.logprobs is not None:
+            if row.logprobs is not None or not sequence.output_ids:  # a first token is not kept waiting
                 return 0
             more = min(more, sequence.max_length - len(sequence.tokens) - 1)
         grow = self.kv_cache.grow

@@ -245,6 +245,7 @@ def _collect(request: Request, text: str | None, deltas: list[RequestDelta]) -> 
         outputs=choices,
         prompt_logprobs=request.prompt_logprobs,
         finished=True,
+        num_cached_tokens=request.cached_tokens or 0,
         timings=request.timings(),
     )
 

@@ -90,6 +90,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     prompt_logprobs: list[TokenLogprobDict | None] | None = None  # first position: None
     finished: bool = False
+    num_cached_tokens: int = 0  # of the prompt, taken from the prefix cache
     timings: Timings | None = None  # over all choices
 
 
