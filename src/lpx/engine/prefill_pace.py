@@ -20,7 +20,8 @@ DEFAULT_STRETCH = 3.0
 LEAST_DEFAULT_MS = 16.0
 
 FIRST_ROWS = 16  # before anything is measured
-LEAST_ROWS = 8  # prompts always advance, whatever the target; so few rows cost little beside the weights that are read
+LEAST_ROWS = 4  # prompts always advance, whatever the target; where memory is the limit, four rows cost little
+AIM = 0.85  # of the target: the times of equal steps scatter, and most of them should be within it
 _GROWTH = 2  # times the rows of the last chunk, at most: one wrong estimate does not stop the streams
 _KEPT = 9  # steps of each kind that count
 _KEPT_FOR_RATE = 16
@@ -55,7 +56,7 @@ class PrefillPace:
         if not self._decode_ms or not costs:
             return min(FIRST_ROWS, most)
         row_ms = median(costs)
-        room_ms = self.target_ms - _usual(self._decode_ms)
+        room_ms = AIM * self.target_ms - _usual(self._decode_ms)
         rows = int(room_ms / row_ms) if row_ms > 0 else most
         return min(max(min(rows, _GROWTH * self._last_rows), LEAST_ROWS), most)
 
