@@ -42,8 +42,8 @@ def describe_kv_loss(config: ModelConfig, kv_cache_dtype: str, path: Path = TABL
         measured = (row.architecture, row.num_layers, row.hidden_size, row.kv_cache_dtype)
         if measured == (config.architecture, config.num_layers, config.hidden_size, kv_cache_dtype):
             return (
-                f"KV cache {kv_cache_dtype} loses quality: measured on {row.model}, mean KL {row.kl:.4f} nats from f16, "
-                f"the same likeliest token at {row.top1:.1%} of positions; q8 loses next to nothing"
+                f"KV cache {kv_cache_dtype} loses quality: measured on {row.model}, mean KL {row.kl:.4f} nats from "
+                f"f16, the same likeliest token at {row.top1:.1%} of positions; q8 loses next to nothing"
             )
     return (
         f"KV cache {kv_cache_dtype} loses quality, which was not measured for this model; small models lose much, "
