@@ -138,11 +138,13 @@ void accumulate_codes(const AttentionTask& task, const std::byte* block, const s
         for (int64_t g = 0; g < layout.groups; ++g) {
             WeightCodes<R> coded;
             prefetch(next + layout.value_scales + g * kKvBlock * 2);
+            const TokenFactors scales(halves_at(block, layout.value_scales) + g * kKvBlock);
             for (int i = 0; i < R; ++i)
-                code_weights<kBits == 4>(weights + (r + i) * kKvBlock,
-                                         halves_at(block, layout.value_scales) + g * kKvBlock,
-                                         halves_at(block, layout.value_minima) + g * kKvBlock, coded.codes[i],
-                                         coded.scale[i], coded.offset[i]);
+                coded.scale[i] = code_weights(weights + (r + i) * kKvBlock, scales, coded.codes[i]);
+            if constexpr (kBits == 4) {
+                const TokenFactors minima(halves_at(block, layout.value_minima) + g * kKvBlock);
+                for (int i = 0; i < R; ++i) coded.offset[i] = weigh_minima(weights + (r + i) * kKvBlock, minima);
+            }
             const int64_t first = g * kKvGroup, rest = layout.padded - first;
             const int64_t dims = rest < kKvGroup ? rest : kKvGroup;
             const auto accumulate = [&]<int V>(int64_t d) {

@@ -90,29 +90,37 @@ inline void code_query(const float* x, int16_t* codes, int count, float& scale, 
     sum = static_cast<float>(total) * scale;
 }
 
+// The scales, or minima, of one group of dimensions for the tokens of a block.
+struct TokenFactors {
+    static constexpr int kVectors = kKvBlock / kLanes;
+    F32 of[kVectors];
+
+    explicit TokenFactors(const uint16_t* halves) {
+        for (int v = 0; v < kVectors; ++v) of[v] = load_f16(halves + v * kLanes);
+    }
+};
+
 // 16-bit codes of the weights of a block's tokens times the tokens' scales, relative to the largest; exactly 0 where
-// the weight is. `offset` is the sum of the weights times the tokens' minima.
-template <bool kMinima>
-inline void code_weights(const float* weights, const uint16_t* scales, const uint16_t* minima, int16_t* codes,
-                         float& scale, float& offset) {
-    constexpr int kVectors = kKvBlock / kLanes;
-    F32 scaled[kVectors];
+// the weight is. Returns their scale.
+inline float code_weights(const float* weights, const TokenFactors& scales, int16_t* codes) {
+    F32 scaled[TokenFactors::kVectors];
     F32 peak = zero();
-    for (int v = 0; v < kVectors; ++v) {
-        scaled[v] = mul(load(weights + v * kLanes), load_f16(scales + v * kLanes));
+    for (int v = 0; v < TokenFactors::kVectors; ++v) {
+        scaled[v] = mul(load(weights + v * kLanes), scales.of[v]);
         peak = max(scaled[v], peak);
     }
     const float highest = max_lanes(peak);
     const F32 inverse = set1(highest > kSmallestPeak ? kLargestCode / highest : 0.0f);
-    for (int v = 0; v < kVectors; ++v) store_rounded(codes + v * kLanes, mul(scaled[v], inverse));
-    scale = highest * (1.0f / kLargestCode);
-    offset = 0.0f;
-    if constexpr (kMinima) {
-        F32 total = zero();
-        for (int v = 0; v < kVectors; ++v)
-            total = fma(load(weights + v * kLanes), load_f16(minima + v * kLanes), total);
-        offset = sum_lanes(total);
-    }
+    for (int v = 0; v < TokenFactors::kVectors; v += 2)
+        store_rounded(codes + v * kLanes, mul(scaled[v], inverse), mul(scaled[v + 1], inverse));
+    return highest * (1.0f / kLargestCode);
+}
+
+// The sum of the weights times the tokens' minima.
+inline float weigh_minima(const float* weights, const TokenFactors& minima) {
+    F32 total = zero();
+    for (int v = 0; v < TokenFactors::kVectors; ++v) total = fma(load(weights + v * kLanes), minima.of[v], total);
+    return sum_lanes(total);
 }
 
 }  // namespace lpx::LPX_ISA_NS

@@ -43,6 +43,10 @@ inline I32 multiply_add(I32 sum, Pairs a, Pairs b) {
 inline void store_rounded(int16_t* p, F32 a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(a.v)));
 }
+inline void store_rounded(int16_t* p, F32 a, F32 b) {
+    store_rounded(p, a);
+    store_rounded(p + kLanes, b);
+}
 // kLanes finite values, rounded to nearest even.
 inline void store_bf16(uint16_t* p, F32 a) {
     const __m512i bits = _mm512_castps_si512(a.v);
@@ -90,6 +94,10 @@ inline void store_halves(void* p, __m256i a, __m128i (*pack)(__m128i, __m128i)) 
 // kLanes values of magnitude at most 32767, rounded to nearest even.
 inline void store_rounded(int16_t* p, F32 a) {
     store_halves(p, _mm256_cvtps_epi32(a.v), [](__m128i x, __m128i y) { return _mm_packs_epi32(x, y); });
+}
+inline void store_rounded(int16_t* p, F32 a, F32 b) {
+    const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v), _mm256_cvtps_epi32(b.v));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
 // kLanes finite values, rounded to nearest even.
 inline void store_bf16(uint16_t* p, F32 a) {
@@ -139,6 +147,10 @@ inline void store_rounded(int16_t* p, F32 a) {
         std::memcpy(&magic_bits, &magic, sizeof magic_bits);
         p[i] = static_cast<int16_t>(bits - magic_bits);
     }
+}
+inline void store_rounded(int16_t* p, F32 a, F32 b) {
+    store_rounded(p, a);
+    store_rounded(p + kLanes, b);
 }
 inline void store_bf16(uint16_t* p, F32 a) {
     uint32_t bits[kLanes];

@@ -11,13 +11,13 @@ namespace lpx::LPX_ISA_NS {
 
 namespace {
 
-// Turns the scores of tokens [low, high) of a block into weights exp(score - new maximum), all others into 0.
-// Returns the factor that carries what was accumulated before over to the new maximum.
-float weigh(float* scores, int low, int high, float softcap, float& highest, float& sum) {
-    if (low >= high) {
-        for (int v = 0; v < kBlockVectors; ++v) store(scores + v * kLanes, zero());
-        return 1.0f;
-    }
+// Tokens of a block that a row sees: [low, high), empty when low >= high.
+struct Seen {
+    int low, high;
+};
+
+// Masks and caps the scores of a row; returns the largest that it sees.
+inline float mask_scores(float* scores, Seen seen, float softcap) {
     if (softcap > 0.0f) {
         const F32 cap = set1(softcap);
         for (int v = 0; v < kBlockVectors; ++v) {
@@ -25,25 +25,51 @@ float weigh(float* scores, int low, int high, float softcap, float& highest, flo
             store(p, mul(cap, tanh(div(load(p), cap))));
         }
     }
-    for (int t = 0; t < low; ++t) scores[t] = kNoScore;
-    for (int t = high; t < kKvBlock; ++t) scores[t] = kNoScore;
+    for (int t = 0; t < seen.low; ++t) scores[t] = kNoScore;
+    for (int t = seen.high; t < kKvBlock; ++t) scores[t] = kNoScore;
     F32 best = load(scores);
     for (int v = 1; v < kBlockVectors; ++v) best = max(best, load(scores + v * kLanes));
-    const float block_max = max_lanes(best);
-    const float new_max = block_max > highest ? block_max : highest;
-    float lane[kLanes];
-    store(lane, exp(set1(highest - new_max)));  // 0 at the first block
-    const float factor = lane[0];
-    F32 total = zero();
-    for (int v = 0; v < kBlockVectors; ++v) {
-        float* const p = scores + v * kLanes;
-        const F32 weight = exp(sub(load(p), set1(new_max)));  // exactly 0 where masked
-        store(p, weight);
-        total = add(total, weight);
+    return max_lanes(best);
+}
+
+// Turns the scores of a block into weights exp(score - new maximum), exactly 0 where masked. factor[r] becomes what
+// carries over to the new maximum what row r accumulated before. Rows are worked on side by side, for one alone would
+// wait for itself.
+template <class F>
+void weigh(const AttentionTask& task, float* scores, float* factor, F seen_by) {
+    for (int first = 0; first < task.rows; first += kLanes) {
+        const int count = task.rows - first < kLanes ? task.rows - first : kLanes;
+        float before[kLanes] = {}, after[kLanes] = {}, carry[kLanes];
+        Seen seen[kLanes];
+        for (int i = 0; i < count; ++i) {
+            const int r = first + i;
+            seen[i] = seen_by(r);
+            before[i] = after[i] = task.max[r];
+            if (seen[i].low >= seen[i].high) continue;
+            const float highest = mask_scores(scores + r * kKvBlock, seen[i], task.softcap);
+            if (highest > before[i]) after[i] = highest;
+        }
+        store(carry, exp(sub(load(before), load(after))));  // 0 at the first block, 1 where nothing is seen
+        for (int i = 0; i < count; ++i) {
+            const int r = first + i;
+            float* const row = scores + r * kKvBlock;
+            if (seen[i].low >= seen[i].high) {
+                for (int v = 0; v < kBlockVectors; ++v) store(row + v * kLanes, zero());
+                factor[r] = 1.0f;
+                continue;
+            }
+            F32 total = zero();
+            for (int v = 0; v < kBlockVectors; ++v) {
+                float* const p = row + v * kLanes;
+                const F32 weight = exp(sub(load(p), set1(after[i])));
+                store(p, weight);
+                total = add(total, weight);
+            }
+            task.max[r] = after[i];
+            task.sum[r] = task.sum[r] * carry[i] + sum_lanes(total);
+            factor[r] = carry[i];
+        }
     }
-    highest = new_max;
-    sum = sum * factor + sum_lanes(total);
-    return factor;
 }
 
 void score_block(const AttentionTask& task, const std::byte* block, const std::byte* next, float* scores) {
@@ -95,15 +121,15 @@ void attend(const AttentionTask& task) {
         const std::byte* const next = task.cache + task.block_table[after / kKvBlock] * task.block_pitch;
         const int tokens = static_cast<int>(end - start < kKvBlock ? end - start : kKvBlock);
         score_block(task, block, next, scores);
-        for (int r = 0; r < task.rows; ++r) {
+        weigh(task, scores, factor, [&](int r) {
             const int64_t position = task.first_position + r / task.group;
-            int64_t low = task.window > 0 ? position - task.window + 1 - start : 0;
-            int64_t high = (position + 1 < end ? position + 1 : end) - start;
-            low = low < 0 ? 0 : low;
-            high = high > kKvBlock ? kKvBlock : high;
-            factor[r] = weigh(scores + r * kKvBlock, static_cast<int>(low < kKvBlock ? low : kKvBlock),
-                              static_cast<int>(high), task.softcap, task.max[r], task.sum[r]);
-        }
+            const int64_t low = task.window > 0 ? position - task.window + 1 - start : 0;
+            const int64_t high = (position + 1 < end ? position + 1 : end) - start;
+            return Seen{static_cast<int>(low < 0          ? 0
+                                         : low < kKvBlock ? low
+                                                          : kKvBlock),
+                        static_cast<int>(high < kKvBlock ? high : kKvBlock)};
+        });
         accumulate_block(task, block, next, tokens, factor, scores);
     }
 }
