@@ -6,6 +6,8 @@ its text and exit code; the service turns it into OpenAI's error object with `ht
 
 from __future__ import annotations
 
+import math
+
 
 class LpxError(Exception):
     """Base of all errors that LPX raises on purpose."""
@@ -79,6 +81,18 @@ class QueueFullError(LpxError):
 
     http_status = 429
     error_type = "rate_limit_error"
+    retry_after_s = 1
+
+
+class LatencyUnreachableError(QueueFullError):
+    """What waits already takes longer than the request's `max_latency_ms`."""
+
+    def __init__(self, wait_ms: float, allowed_ms: float) -> None:
+        super().__init__(
+            f"the prompts that wait before this request take about {wait_ms:.0f} ms, and max_latency_ms is "
+            f"{allowed_ms:g}: try again later, or allow more"
+        )
+        self.retry_after_s = max(1, math.ceil((wait_ms - allowed_ms) / 1e3))
 
 
 class EngineStoppedError(LpxError):

@@ -47,6 +47,8 @@ class EngineOptions:
     max_num_batched_tokens: int = 512  # rows of one step
     kv_cache_memory: int | None = None  # bytes
     kv_cache_dtype: str = "auto"  # of keys and values, or both apart as "q8,q4"; auto is f16
+    itl_target_ms: float | None = None  # longest step of streams while prompts are computed; None: as measured
+    enable_prefix_caching: bool = True  # keep computed blocks and share them with prompts that begin in the same way
     threads: int | None = None  # None: the physical cores this process may use
     isa: str | None = None  # kernel set; None: the best that the processor has
     seed: int | None = None  # makes requests without a seed reproducible
@@ -79,6 +81,11 @@ class EngineOptions:
                 raise ConfigError(f"{name} must be at most {most}, not {value}")
         if isinstance(self.max_waiting, bool) or not isinstance(self.max_waiting, int) or self.max_waiting < 0:
             raise ConfigError(f"max_waiting must be a whole number of at least 0, not {self.max_waiting!r}")
+        target = self.itl_target_ms
+        if target is not None and (isinstance(target, bool) or not isinstance(target, (int, float)) or not target > 0):
+            raise ConfigError(f"itl_target_ms must be a number above 0, not {target!r}")
+        if not isinstance(self.enable_prefix_caching, bool):
+            raise ConfigError(f"enable_prefix_caching must be true or false, not {self.enable_prefix_caching!r}")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise ConfigError(f"seed must be a whole number, not {self.seed!r}")
         if self.max_num_batched_tokens < self.max_num_seqs:

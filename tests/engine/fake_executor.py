@@ -230,3 +230,23 @@ class FakeExecutor:
             ranked.index(token_id) + 1 if ranked else 1,
             [(candidate, logprobs[candidate]) for candidate in ranked[:count]],
         )
+
+
+class FollowingExecutor(FakeExecutor):
+    """Runs `more_steps`, each with the ids that the one before sampled, as the native core does."""
+
+    def step(self, batch: StepBatch) -> StepResult:
+        result = super().step(StepBatch(batch.sequences))
+        rows, made = batch.sequences, [list(output.sampled_ids) for output in result.sequences]
+        for _ in range(batch.more_steps):
+            if any(ids[-1] in row.stop_ids for row, ids in zip(rows, made, strict=True)):
+                break
+            following = [
+                SequenceInput(
+                    ids[-1:], row.start_position + len(ids), row.block_table, sample_rows=1, sampling=row.sampling
+                )
+                for row, ids in zip(rows, made, strict=True)
+            ]
+            for ids, output in zip(made, super().step(StepBatch(following)).sequences, strict=True):
+                ids.extend(output.sampled_ids)
+        return StepResult([SequenceOutput(ids, None, None) for ids in made])

@@ -386,7 +386,7 @@ def test_requests_of_a_dead_event_loop_end(make_engine: MakeEngine, gate: Gate) 
         assert ids_of(await read(server.submit("y", GREEDY))) == expected_tokens([ord("y")], 12)
 
     asyncio.run(asyncio.wait_for(other(), 30))
-    assert server.stats().finished_total == {"stop": 0, "length": 1, "abort": 1, "error": 0}
+    assert server.stats().finished_total == {"stop": 0, "length": 1, "timeout": 0, "abort": 1, "error": 0}
     assert server.stats().free_blocks == server.stats().total_blocks
     server.close()
 

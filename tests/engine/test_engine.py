@@ -270,7 +270,7 @@ def test_error_of_one_sequence_ends_that_request_alone(make_engine: MakeEngine) 
     assert good[0][-1].finish_reason == "length"
     assert text_of(good[0]) == text_of(run(make_engine(), ("good", clean))[0][0])
     assert engine.failed is None
-    assert engine.stats().finished_total == {"stop": 0, "length": 1, "abort": 0, "error": 2}
+    assert engine.stats().finished_total == {"stop": 0, "length": 1, "timeout": 0, "abort": 0, "error": 2}
 
 
 def test_error_of_one_choice_ends_the_others_at_once(make_engine: MakeEngine) -> None:

@@ -33,6 +33,9 @@ from tests.engine.fake_executor import ByteTokenizer
         ("kv_cache_memory", 1.5),
         ("threads", 0),
         ("max_waiting", -1),
+        ("enable_prefix_caching", "yes"),
+        ("itl_target_ms", 0),
+        ("itl_target_ms", "5"),
         ("seed", "1"),
     ],
 )

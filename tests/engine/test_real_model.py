@@ -53,7 +53,8 @@ def answers(llm: LLM, prompts: list[str], params: SamplingParams = SAMPLED) -> l
 
 
 def load(path: Path, **options: Any) -> LLM:
-    return LLM(path, **{"max_model_len": 512, "threads": 2, **options})
+    # Without the cache, so that what is compared has been computed twice.
+    return LLM(path, **{"max_model_len": 512, "threads": 2, "enable_prefix_caching": False, **options})
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +112,31 @@ def test_preemption_changes_no_bit(smollm2_path: Path, llm: LLM) -> None:
         assert stats.free_blocks == stats.total_blocks == 8
 
 
-def test_choices_share_a_prompt_and_change_no_bit(llm: LLM, alone: list[Answer]) -> None:
-    (output,) = llm.generate(
-        PROMPTS[8],
-        SamplingParams(n=3, temperature=0.8, top_p=0.95, seed=42, max_tokens=12, ignore_eos=True),
-        use_tqdm=False,
-    )
+def test_cached_beginning_changes_no_bit(smollm2_path: Path, alone: list[Answer]) -> None:
+    with load(smollm2_path, enable_prefix_caching=True) as llm:
+        assert answers(llm, PROMPTS) == alone
+        for prompts in (PROMPTS, [PROMPTS[8]] * 5):
+            before = llm.stats().prefix_cache_hits_total
+            assert answers(llm, prompts) == [alone[PROMPTS.index(prompt)] for prompt in prompts]
+            assert llm.stats().prefix_cache_hits_total > before
+        # A conversation whose first turn, the answer included, is in the cache.
+        (first,) = llm.generate(PROMPTS[8], GREEDY, use_tqdm=False)
+        turn = first.prompt_token_ids + first.outputs[0].token_ids + llm.encode(PROMPTS[4])
+        (second,) = llm.generate([turn], SAMPLED, use_tqdm=False)
+        assert second.timings is not None
+        assert second.timings.cached_tokens > len(first.prompt_token_ids) - llm.info.block_size
+    with load(smollm2_path) as llm:
+        (plain,) = llm.generate([turn], SAMPLED, use_tqdm=False)
+        assert Answer.of(plain) == Answer.of(second)
+
+
+def test_choices_share_a_prompt_and_change_no_bit(smollm2_path: Path, alone: list[Answer]) -> None:
+    with load(smollm2_path, enable_prefix_caching=True) as llm:
+        (output,) = llm.generate(
+            PROMPTS[8],
+            SamplingParams(n=3, temperature=0.8, top_p=0.95, seed=42, max_tokens=12, ignore_eos=True),
+            use_tqdm=False,
+        )
     assert tuple(output.outputs[0].token_ids) == alone[8].token_ids
     assert len({choice.text for choice in output.outputs}) == 3
 

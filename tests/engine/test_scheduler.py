@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from lpx.engine.engine import Engine
 from lpx.engine.kv_cache import KVCache
+from lpx.engine.prefill_pace import FIRST_ROWS
 from lpx.engine.sampling_params import SamplingParams, choice_seed
-from lpx.engine.scheduler import MIN_PROMPT_ROWS_BESIDE_DECODE, Scheduler
+from lpx.engine.scheduler import Scheduler
 from lpx.engine.sequence import Request, Sequence, SequenceState
 from lpx.errors import ConfigError
 from lpx.runtime.step import SequenceInput
@@ -26,8 +27,8 @@ class Clock:
         self.scheduler = scheduler
         self.arrivals = 0
 
-    def arrive(self, prompt: int, output: int = 4) -> Sequence:
-        request = Request(f"r{self.arrivals}", [1] * prompt, SamplingParams(), 0)
+    def arrive(self, prompt: int, output: int = 4, priority: int = 0) -> Sequence:
+        request = Request(f"r{self.arrivals}", [1] * prompt, SamplingParams(priority=priority), 0)
         undetokenized: Any = None
         sequence = Sequence(
             request,
@@ -82,7 +83,11 @@ def test_prompt_rows_are_limited_while_streams_decode() -> None:
     long = clock.arrive(400)
     assert clock.step() == {long: 400}, "alone it gets the whole budget"
     other = clock.arrive(200)
-    assert clock.step() == {long: 1, other: MIN_PROMPT_ROWS_BESIDE_DECODE}
+    assert clock.step() == {long: 1, other: FIRST_ROWS}
+    assert (clock.scheduler.decode_rows, clock.scheduler.prompt_rows) == (1, FIRST_ROWS)
+    clock.scheduler.pace.observe(1, 0, 4.0)
+    clock.scheduler.pace.observe(1, FIRST_ROWS, 4.0 + FIRST_ROWS * 0.5)
+    assert clock.step() == {long: 1, other: 24}, "as many as fit 16 ms: 4 + 24 * 0.5"
 
 
 def test_short_prompt_does_not_wait_for_long_ones() -> None:
@@ -157,6 +162,34 @@ def test_preempted_sequence_is_before_later_arrivals() -> None:
     assert arrivals(clock.scheduler.waiting) == [second.arrival, third.arrival]
 
 
+def test_lower_priority_value_is_admitted_first_and_has_the_rows() -> None:
+    clock = make_clock(seqs=2, budget=16)
+    late, usual, urgent = clock.arrive(30, priority=7), clock.arrive(30), clock.arrive(30, priority=-1)
+    assert clock.step() == {urgent: 16}
+    assert clock.scheduler.running == [urgent, usual]
+    assert clock.scheduler.waiting == [late]
+    assert clock.step() == {urgent: 14, usual: 2}, "what the first does not need is for the next"
+
+
+def test_shorter_prompt_of_later_priority_does_not_get_in_between() -> None:
+    clock = make_clock(budget=16)
+    first, second = clock.arrive(40), clock.arrive(3, priority=1)
+    assert clock.step() == {first: 16}
+    assert clock.step() == {first: 16}
+    assert clock.step() == {first: 8, second: 3}
+
+
+def test_last_by_priority_gives_way_although_it_came_first() -> None:
+    clock = make_clock(blocks=6, size=2, budget=16)
+    unimportant, important = clock.arrive(4, output=8, priority=1), clock.arrive(3, output=8)
+    while clock.scheduler.preemptions == 0:
+        clock.step()
+    assert unimportant.state is SequenceState.WAITING
+    assert important.state is SequenceState.RUNNING
+    while important.state is SequenceState.RUNNING:
+        assert important in clock.step(), "the first by rank always advances"
+
+
 def test_finish_twice_is_harmless() -> None:
     clock = make_clock()
     sequence = clock.arrive(3)
@@ -178,6 +211,7 @@ request_plans = st.fixed_dictionaries(
         "n": st.sampled_from([1, 1, 1, 2, 3]),
         "seed": st.sampled_from([None, 1, 2]),
         "scored": st.booleans(),
+        "priority": st.sampled_from([0, 0, 0, 1, -1]),
         "penalized": st.booleans(),  # the fake model checks the history that penalties need
     }
 )
@@ -228,8 +262,8 @@ def test_random_load_on_a_tiny_pool(
         assert all(s.num_computed == len(s.tokens) - 1 for s in still), "a running stream got no row"
         sizes = [rows for _, rows, _ in executor.steps[-1].rows] if executor.steps else []
         assert sizes[: len(still)] == [1] * len(still), "decode rows come first"
-        waiting = [s.arrival for s in engine.scheduler.waiting]
-        assert waiting == sorted(waiting)
+        for queue in (engine.scheduler.waiting, engine.scheduler.running):
+            assert [s.rank for s in queue] == sorted(s.rank for s in queue)
         assert all(s.arrival in scheduled or s.block_table for s in engine.scheduler.running)
         assert all(not s.block_table for s in engine.scheduler.waiting)
         held = {block for s in engine.scheduler.running for block in s.block_table}
@@ -247,6 +281,7 @@ def test_random_load_on_a_tiny_pool(
                 seed=value["seed"],
                 temperature=temperature,
                 prompt_logprobs=0 if value["scored"] else None,
+                priority=value["priority"],
                 repetition_penalty=1.5 if value["penalized"] else 1.0,
             )
             plans[engine.add_request(prompt, params)] = {**value, "ids": prompt, "temperature": temperature}

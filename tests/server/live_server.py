@@ -136,6 +136,14 @@ def parse_events(data: bytes) -> Iterator[Any]:
         yield text if text == "[DONE]" else json.loads(text)
 
 
+def counted(usage: dict[str, Any]) -> tuple[int, int]:
+    """Tokens of prompt and answer in a usage object, whose other figures must go with them."""
+    assert set(usage) == {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert 0 <= usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"]
+    return usage["prompt_tokens"], usage["completion_tokens"]
+
+
 def reset(connection: socket.socket) -> None:
     """Close with RST instead of FIN, as a killed client's machine does."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -22,7 +22,13 @@ def test_models_tell_what_is_in_use(shared_server: LiveServer) -> None:
     assert isinstance(card["created"], int)
     assert card["max_model_len"] == 256
     assert (card["quantization"], card["isa"], card["threads"]) == ("F32 100%", "fake", 1)
-    assert card["kv_cache"] == {"dtype": "f16", "block_size": 4, "num_blocks": 256, "bytes": 1024}
+    assert card["kv_cache"] == {
+        "dtype": "f16",
+        "block_size": 4,
+        "num_blocks": 256,
+        "bytes": 1024,
+        "prefix_caching": True,
+    }
     assert shared_server.get("/v1/models/fake").json() == card
     assert shared_server.get("/v1/models/other").status_code == 404
 

@@ -36,6 +36,7 @@ def test_one_line_a_request_with_ids_counts_and_times(
             "status=200",
             "finish=length:1",
             f"prompt_tokens={len(PROMPT)}",
+            "cached_tokens=",
             "completion_tokens=5",
             "ttft_ms=",
         ):

@@ -26,6 +26,7 @@ from tests.engine.fake_executor import FakeExecutor
 from tests.server.conftest import fake_engine
 from tests.server.live_server import LiveServer, eventually, parse_events
 
+TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
 REAL_REQUESTS = int(os.environ.get("LPX_LOAD_REQUESTS", "1000"))
 SEED = int(os.environ.get("LPX_LOAD_SEED", "1"))
 CONCURRENCY = 24
@@ -225,7 +226,10 @@ async def run_one(load: Load, port: int, path: str, body: dict[str, Any], fate: 
     *events, done = parse_events(data)
     assert done == "[DONE]"
     assert joined(path, events) == choices_of(path, answer), f"{path} {body}"
-    assert events[-1]["usage"] == usage
+    again = events[-1]["usage"]
+    assert [again[name] for name in TOKENS] == [usage[name] for name in TOKENS]
+    cached = [figures["prompt_tokens_details"]["cached_tokens"] for figures in (usage, again)]
+    assert 0 <= min(cached) <= max(cached) < max(usage["prompt_tokens"], 1)
 
 
 async def run_all(load: Load, port: int, count: int) -> None:

@@ -36,7 +36,9 @@ class Answer:
         parts = [f"{len(self.token_ids)} tokens"]
         if self.timings is not None:
             parts.append(f"{self.timings.decode_tokens_per_second:.1f} tokens/s")
-            parts.append(f"prompt {self.prompt_tokens} tokens at {self.timings.prefill_tokens_per_second:.0f} tokens/s")
+            cached = f", {self.timings.cached_tokens} of them cached," if self.timings.cached_tokens else ""
+            rate = self.timings.prefill_tokens_per_second
+            parts.append(f"prompt {self.prompt_tokens} tokens{cached} at {rate:.0f} tokens/s")
             if self.timings.drafted_tokens:
                 share = 100 * self.timings.accepted_tokens / self.timings.drafted_tokens
                 parts.append(f"{self.timings.drafted_tokens} drafted, {share:.0f} % accepted")

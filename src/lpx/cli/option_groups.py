@@ -93,6 +93,23 @@ class ModelOptions:
             metavar="KIND",
         ),
     ] = "auto"
+    itl_target_ms: Annotated[
+        float | None,
+        _engine(
+            "--itl-target-ms",
+            help="Longest step of running streams while prompts are computed. Default: three decode steps, or 16 ms.",
+            env="LPX_ITL_TARGET_MS",
+            metavar="MS",
+        ),
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool,
+        _engine(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            help="Keep computed prompts, and share them with requests that begin in the same way.",
+            env="LPX_ENABLE_PREFIX_CACHING",
+        ),
+    ] = True
     max_model_len: Annotated[
         int | None,
         _engine(

@@ -19,6 +19,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lpx.engine.deadlines import check_latency
 from lpx.engine.engine import Engine
 from lpx.engine.outputs import EngineInfo, EngineStats, RequestDelta, merge_deltas
 from lpx.engine.request_intake import Prompt
@@ -221,7 +222,8 @@ class AsyncEngine:
     def submit(self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None) -> RequestStream:
         """Queue a request from a coroutine. Text is tokenized here and now: give ids, or use `generate`, for long text.
 
-        Raises `InvalidRequestError` (`ContextLengthError`), `QueueFullError` or `EngineStoppedError`.
+        Raises `InvalidRequestError` (`ContextLengthError`), `QueueFullError` (`LatencyUnreachableError`) or
+        `EngineStoppedError`.
         """
         return self._submit(self._engine.make_request(prompt, params, request_id))
 
@@ -267,6 +269,7 @@ class AsyncEngine:
         engine, count, request_id = self._engine, request.params.n, request.request_id
         stream = RequestStream(self, request)
         engine.check_open()
+        check_latency(request, engine.scheduler)
         with self._lock:
             if self._stopping:
                 raise EngineStoppedError("the engine is shutting down")

@@ -13,11 +13,14 @@ from collections.abc import Sequence as SequenceOf
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from lpx.engine.deadlines import Deadlines
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.drafting.speculation import Speculation
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.logprobs import describe_logprobs
 from lpx.engine.outputs import EngineInfo, EngineStats, FinishReason, RequestDelta, TokenLogprobDict, make_timings
+from lpx.engine.prefill_pace import PrefillPace
+from lpx.engine.prefix_cache import PrefixCache
 from lpx.engine.request_intake import Prompt, RequestIntake
 from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.scheduler import Scheduler
@@ -60,6 +63,8 @@ class Engine(RequestIntake):
         max_num_seqs: int = 64,
         max_num_batched_tokens: int = 512,
         max_waiting: int = 1024,
+        enable_prefix_caching: bool = True,
+        itl_target_ms: float | None = None,
         seed: int | None = None,
         make_speculation: Callable[[KVCache], Speculation] | None = None,
     ) -> None:
@@ -77,8 +82,14 @@ class Engine(RequestIntake):
         self.executor = executor
         self.max_waiting = max_waiting
         self.kv_cache = KVCache(facts.num_blocks, facts.block_size)
+        # Whatever changes keys and values, so that blocks of different kinds never have the same name.
+        identity = f"{model_name}|{architecture}|{facts.quantization}|{facts.kv_cache_dtype}|{facts.device} {facts.isa}"
         self.scheduler = Scheduler(
-            self.kv_cache, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+            self.kv_cache,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            prefix_cache=PrefixCache(self.kv_cache, identity) if enable_prefix_caching else None,
+            pace=PrefillPace(itl_target_ms),
         )
         self.speculation = None if make_speculation is None else make_speculation(self.kv_cache)
         self.info = EngineInfo(
@@ -100,11 +111,14 @@ class Engine(RequestIntake):
             bytes_per_token=facts.bytes_per_token,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
+            prefix_caching=enable_prefix_caching,
+            itl_target_ms=itl_target_ms,
             speculation="off" if self.speculation is None else self.speculation.name,
             chat_template=chat_template is not None,
         )
         self._arrivals = itertools.count()
         self._requests: dict[str, Request] = {}
+        self._deadlines = Deadlines()
         self._closed = False
         self.failed: BaseException | None = None
         self._requests_total = 0
@@ -112,7 +126,13 @@ class Engine(RequestIntake):
         self._generation_tokens_total = 0
         self._steps_total = 0
         self._step_ns = 0  # of the last step
-        self._finished_total: dict[str, int] = {"stop": 0, "length": 0, "abort": 0, "error": 0}
+        self._finished_total: dict[str, int] = {
+            "stop": 0,
+            "length": 0,
+            "timeout": 0,
+            "abort": 0,
+            "error": 0,
+        }
 
     @classmethod
     def load(cls, options: EngineOptions, progress: Callable[[int, int], None] | None = None) -> Engine:
@@ -150,6 +170,7 @@ class Engine(RequestIntake):
         if request.request_id in self._requests:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
         self._requests[request.request_id] = request
+        self._deadlines.add(request)
         self._requests_total += 1
         for sequence in request.sequences:
             sequence.arrival = next(self._arrivals)
@@ -189,10 +210,11 @@ class Engine(RequestIntake):
         An error of one sequence ends its request with an "error" delta. Any other error ends all requests so and sets
         `failed`: nobody knows what state the device is in, so the engine takes no more.
         """
+        late = self._end_overdue() if self._deadlines.next_ns <= monotonic_ns() else []
         try:
             plan = self.scheduler.schedule()
             if not plan:
-                return []
+                return late
             now = monotonic_ns()
             rows = [self._fill_row(sequence, count, now) for sequence, count in plan]
             drafts = self._draft(plan)
@@ -202,23 +224,24 @@ class Engine(RequestIntake):
         except Exception as error:
             self.failed = error
             logger.error("the engine failed in a step and takes no more requests", exc_info=error)
-            return self.abort_all(_caused(EngineStoppedError(f"the engine failed in a step: {error!r}"), error))
+            return late + self.abort_all(_caused(EngineStoppedError(f"the engine failed in a step: {error!r}"), error))
         started, now = now, monotonic_ns()
         steps = max([1, *(len(output.sampled_ids) for output in outputs)])
         self._steps_total += steps
         self._step_ns = (now - started) // steps
+        self.scheduler.pace.observe(self.scheduler.decode_rows, self.scheduler.prompt_rows, 1e-6 * self._step_ns)
         if self.speculation is not None and _decodes_only(plan):
             self.speculation.costs.observe(sum(len(row.token_ids) for row in rows), 1e-6 * self._step_ns)
-        deltas: list[RequestDelta] = []
+        deltas = late
         for at, ((sequence, count), output) in enumerate(zip(plan, outputs, strict=True)):
             if sequence.state is not SequenceState.RUNNING:
                 continue  # ended with its request by an error earlier in this loop
             if drafts is not None and drafts[at] and self.speculation is not None and output.error is None:
                 output.sampled_ids = self.speculation.verify(sequence, drafts[at], output.sampled_ids)
-            self.scheduler.advance(sequence, count + max(0, len(output.sampled_ids) - 1))
             try:
                 if output.error is not None:
                     raise LpxError(f"the model failed on this request: {output.error}")
+                self.scheduler.advance(sequence, count + max(0, len(output.sampled_ids) - 1))
                 delta = self._accept(sequence, output, now)
             except Exception as error:
                 shown = error if isinstance(error, LpxError) else LpxError(f"the request failed: {error!r}")
@@ -234,10 +257,12 @@ class Engine(RequestIntake):
             request.unfinished = 0
             self._forget_drafts(request)
         self._requests.clear()
+        self._deadlines.clear()
         self.scheduler.reset()
 
     def stats(self) -> EngineStats:
         """Figures of this moment. May be called from any thread: the numbers may then be of neighbouring moments."""
+        prefix_cache = self.scheduler.prefix_cache
         return EngineStats(
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
@@ -247,6 +272,8 @@ class Engine(RequestIntake):
             prompt_tokens_total=self._prompt_tokens_total,
             generation_tokens_total=self._generation_tokens_total,
             preemptions_total=self.scheduler.preemptions,
+            prefix_cache_queries_total=prefix_cache.queried_tokens if prefix_cache is not None else 0,
+            prefix_cache_hits_total=prefix_cache.hit_tokens if prefix_cache is not None else 0,
             steps_total=self._steps_total,
             finished_total=dict(self._finished_total),
             drafts=DraftCounts() if self.speculation is None else self.speculation.counts,
@@ -320,14 +347,15 @@ class Engine(RequestIntake):
             return 0
         if self.speculation is not None and self.speculation.expects([sequence for sequence, _ in plan]):
             return 0
-        more = min(_MOST_STEPS_TO_FOLLOW, _UNSEEN_NS // self._step_ns - 1)
+        unseen_ns = min(_UNSEEN_NS, self._deadlines.next_ns - monotonic_ns())
+        more = min(_MOST_STEPS_TO_FOLLOW, unseen_ns // self._step_ns - 1)
         for sequence, count in plan:
             row = sequence.row
             if more < 1:
                 return 0
             if count != 1 or not row.sample_rows or row.banned_ids or row.prompt_ids or row.score_targets:
                 return 0
-            if row.logprobs is not None:
+            if row.logprobs is not None or not sequence.output_ids:  # a first token is not kept waiting
                 return 0
             more = min(more, sequence.max_length - len(sequence.tokens) - 1)
         grow = self.kv_cache.grow
@@ -420,6 +448,7 @@ class Engine(RequestIntake):
             text,
             token_ids,
             sequence.prompt_length,
+            request.cached_tokens or 0,
             logprobs,
             finish_reason,
             stop_reason,
@@ -429,13 +458,14 @@ class Engine(RequestIntake):
         if is_first and request.prompt_logprobs is not None and request.scoring_done:
             delta.prompt_logprobs = request.prompt_logprobs
         if finish_reason is not None:
-            self.scheduler.finish(sequence)
+            self.scheduler.finish(sequence, sound=finish_reason != "error")
             delta.timings = make_timings(
                 request.arrival_ns,
                 request.first_scheduled_ns,
                 sequence.first_token_ns,
                 sequence.last_token_ns or now,
                 sequence.prompt_length,
+                request.cached_tokens or 0,
                 len(sequence.output_ids),
                 sequence.drafts,
                 sequence.speculation,
@@ -446,7 +476,12 @@ class Engine(RequestIntake):
             request.unfinished -= 1
             if not request.unfinished:
                 del self._requests[request.request_id]
+                self._deadlines.remove(request)
         return delta
+
+    def _end_overdue(self) -> list[RequestDelta]:
+        overdue = self._deadlines.overdue(monotonic_ns())
+        return [delta for request in overdue for delta in self._end_request(request, "timeout", None)]
 
     def _end_request(self, request: Request, reason: FinishReason, error: LpxError | None) -> list[RequestDelta]:
         """End the unfinished choices of a request; an end that is asked for flushes the text held back."""

@@ -40,6 +40,8 @@ class LLM:
         max_num_batched_tokens: int = 512,
         kv_cache_memory: int | None = None,
         kv_cache_dtype: str = "auto",
+        enable_prefix_caching: bool = True,
+        itl_target_ms: float | None = None,
         threads: int | None = None,
         isa: str | None = None,
         seed: int | None = None,
@@ -59,6 +61,8 @@ class LLM:
             max_num_batched_tokens=max_num_batched_tokens,
             kv_cache_memory=kv_cache_memory,
             kv_cache_dtype=kv_cache_dtype,
+            enable_prefix_caching=enable_prefix_caching,
+            itl_target_ms=itl_target_ms,
             threads=threads,
             isa=isa,
             seed=seed,
@@ -243,6 +247,7 @@ def _collect(request: Request, text: str | None, deltas: list[RequestDelta]) -> 
         outputs=choices,
         prompt_logprobs=request.prompt_logprobs,
         finished=True,
+        num_cached_tokens=request.cached_tokens or 0,
         timings=request.timings(),
     )
 

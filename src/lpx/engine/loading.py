@@ -87,6 +87,8 @@ def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | 
                 max_num_seqs=options.max_num_seqs,
                 max_num_batched_tokens=options.max_num_batched_tokens,
                 max_waiting=options.max_waiting,
+                enable_prefix_caching=options.enable_prefix_caching,
+                itl_target_ms=options.itl_target_ms,
                 seed=options.seed,
                 make_speculation=make_speculation,
             )

@@ -9,7 +9,7 @@ from typing import Literal
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.errors import LpxError
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "timeout", "abort", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Timings:
     decode_ms: float  # first token to last token
     ttft_ms: float  # arrival to first token
     prompt_tokens: int
-    prefill_tokens_per_second: float
+    cached_tokens: int  # of the prompt, taken from the prefix cache
+    prefill_tokens_per_second: float  # of the tokens that were computed
     completion_tokens: int
     decode_tokens_per_second: float  # (completion_tokens - 1) / decode time
     drafted_tokens: int = 0
@@ -57,6 +58,7 @@ class RequestDelta:
     text: str
     token_ids: list[int]
     prompt_tokens: int
+    cached_tokens: int = 0  # of the prompt, taken from the prefix cache
     logprobs: list[TokenLogprobDict] | None = None  # one per token id, when asked for
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None  # the stop token id or stop string; None for end of sequence
@@ -88,6 +90,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     prompt_logprobs: list[TokenLogprobDict | None] | None = None  # first position: None
     finished: bool = False
+    num_cached_tokens: int = 0  # of the prompt, taken from the prefix cache
     timings: Timings | None = None  # over all choices
 
 
@@ -103,6 +106,8 @@ class EngineStats:
     prompt_tokens_total: int
     generation_tokens_total: int
     preemptions_total: int
+    prefix_cache_queries_total: int  # tokens of prompts that were looked up in the prefix cache
+    prefix_cache_hits_total: int  # of these, tokens that were found
     steps_total: int
     finished_total: dict[str, int]  # choices by finish reason
     drafts: DraftCounts  # of all sequences
@@ -131,6 +136,8 @@ class EngineInfo:
     bytes_per_token: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    prefix_caching: bool
+    itl_target_ms: float | None  # None: follows the steps that run
     speculation: str  # how tokens are drafted, "off" if not
     chat_template: bool  # whether the model can be chatted with
 
@@ -141,6 +148,7 @@ def make_timings(
     first_ns: int,
     last_ns: int,
     prompt_tokens: int,
+    cached_tokens: int,
     completion_tokens: int,
     drafts: DraftCounts,
     speculation: str,
@@ -156,7 +164,8 @@ def make_timings(
         decode_ms=decode_ns / 1e6,
         ttft_ms=max(first_ns - arrival_ns, 0) / 1e6,
         prompt_tokens=prompt_tokens,
-        prefill_tokens_per_second=prompt_tokens * 1e9 / prefill_ns if prefill_ns else 0.0,
+        cached_tokens=cached_tokens,
+        prefill_tokens_per_second=(prompt_tokens - cached_tokens) * 1e9 / prefill_ns if prefill_ns else 0.0,
         completion_tokens=completion_tokens,
         decode_tokens_per_second=(completion_tokens - 1) * 1e9 / decode_ns
         if decode_ns and completion_tokens > 1
@@ -187,6 +196,7 @@ def merge_deltas(deltas: Iterable[RequestDelta]) -> list[RequestDelta]:
                 text="".join([delta.text for delta in group]),
                 token_ids=[token_id for delta in group for token_id in delta.token_ids],
                 prompt_tokens=first.prompt_tokens,
+                cached_tokens=last.cached_tokens,
                 logprobs=logprobs if any(delta.logprobs is not None for delta in group) else None,
                 finish_reason=last.finish_reason,
                 stop_reason=last.stop_reason,

@@ -21,7 +21,10 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024  # characters
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 300  # entries
+MAX_SALT_LENGTH = 256  # characters
 _MAX_TOKEN_ID = 2**31 - 1
+_MAX_PRIORITY = 2**31 - 1
+_MAX_LATENCY_MS = 1e9  # eleven days
 _MAX_COUNT = 2**63 - 1
 # Beyond these nothing changes but the float32 of the sampler, which would become infinite or zero.
 _MAX_TEMPERATURE = 1e6
@@ -48,6 +51,10 @@ class SamplingParams:
     - `speculative`: "off" drafts no tokens for this request; "auto" leaves it to the engine. The text is the same.
     - `logprobs` and `prompt_logprobs` (0 to 20): log-probabilities under the model itself, before penalties, bias
       and temperature.
+    - `cache_salt`: the prefix cache shares only among requests with the same one. Prompts of people who must not learn
+      of each other, not even by how fast an answer comes, get different ones.
+    - `priority`: lower values are served first; 0 is usual.
+    - `max_latency_ms`: so long after its arrival the request ends with what there is, and `finish_reason` "timeout".
     """
 
     n: int = 1
@@ -69,6 +76,9 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    cache_salt: str | None = None
+    priority: int = 0
+    max_latency_ms: float | None = None
     speculative: Speculative = "auto"
 
     def __post_init__(self) -> None:
@@ -84,6 +94,9 @@ class SamplingParams:
         keep("presence_penalty", _real, -2.0, 2.0)
         keep("frequency_penalty", _real, -2.0, 2.0)
         keep("min_tokens", _whole, 0, _MAX_COUNT)
+        keep("priority", _whole, -_MAX_PRIORITY, _MAX_PRIORITY)
+        if self.max_latency_ms is not None:
+            keep("max_latency_ms", _real, 0.0, _MAX_LATENCY_MS, True)
         for name, low, high in (
             ("seed", -(2**63), _MASK64),
             ("max_tokens", 0, _MAX_COUNT),
@@ -99,6 +112,7 @@ class SamplingParams:
         keep("logit_bias", _bias)
         keep("stop", _stop_strings)
         keep("stop_token_ids", _stop_ids)
+        keep("cache_salt", _salt)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})", param="min_tokens"
@@ -179,6 +193,16 @@ def _real(name: str, value: object, low: float, high: float, above_low: bool = F
 def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise _refuse(name, f"must be true or false, not {_shown(value)}")
+    return value
+
+
+def _salt(name: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _refuse(name, f"must be a string, not {_shown(value)}")
+    if not 0 < len(value) <= MAX_SALT_LENGTH:
+        raise _refuse(name, f"must have from 1 to {MAX_SALT_LENGTH} characters, not {len(value)}")
     return value
 
 

@@ -1,12 +1,17 @@
 """Which rows run in the next step.
 
+- Rank is priority, then arrival: a sequence of a lower `priority` value comes before all of higher ones.
 - Decode rows first: every running sequence that has one token without KV gets its row, so a long prompt never stalls
-  a running stream. While streams decode, prompt rows of a step are limited, because their time is the streams' wait.
-- Then chunks of prompts. Half of the prompt rows, or more, belong to the oldest unfinished prompt; the other half goes
-  to shorter ones, the shortest first. So short prompts do not wait for long ones, and long ones are never starved.
-- Admission is first come, first served, by slots and by blocks for all the tokens of a sequence.
-- When a decode row finds no free block, the latest arrival gives up its blocks and waits again at its place in the
-  order of arrival; it recomputes prompt and output. The earliest arrival always advances, so every sequence ends.
+  a running stream. While streams decode, prompt rows of a step are limited, because their time is the streams' wait
+  (see `prefill_pace`).
+- Then chunks of prompts, priority by priority. Half of the prompt rows, or more, belong to the oldest unfinished
+  prompt; the other half goes to shorter ones, the shortest first. So short prompts do not wait for long ones, and long
+  ones are never starved by others of their priority.
+- Admission is in order of rank, by slots and by blocks for all the tokens of a sequence. Blocks that hold the
+  beginning of a sequence already are shared (see `prefix_cache`); a sequence whose next block is being computed by a
+  running one waits for it, while its slot and its blocks are kept for it.
+- When a decode row finds no free block, the last by rank gives up its blocks and waits again at its place; it
+  recomputes what is no longer cached of prompt and output. The first by rank always advances, so every sequence ends.
 
 The scheduler knows tokens and blocks, never tensors.
 """
@@ -14,34 +19,46 @@ The scheduler knows tokens and blocks, never tensors.
 from __future__ import annotations
 
 from bisect import insort
+from itertools import groupby
 from operator import attrgetter
 
 from lpx.engine.kv_cache import KVCache
+from lpx.engine.prefill_pace import PrefillPace
+from lpx.engine.prefix_cache import PrefixCache
 from lpx.engine.sequence import Sequence, SequenceState
 from lpx.errors import ConfigError
 
-# Prompt rows beside decode rows: an eighth of the token budget, but not fewer than this. From about 16 rows on the
-# time of a step grows with the rows, so smaller chunks cost no throughput, and 64 rows keep streams fluent.
-MIN_PROMPT_ROWS_BESIDE_DECODE = 64
-
-_by_arrival = attrgetter("arrival")
+_by_rank = attrgetter("rank")
+_by_priority = attrgetter("priority")
 _by_pending = attrgetter("pending")
 
 
 class Scheduler:
     """Owns the two queues. `add`, `schedule`, `advance`, `finish`."""
 
-    def __init__(self, kv_cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self,
+        kv_cache: KVCache,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        prefix_cache: PrefixCache | None = None,
+        pace: PrefillPace | None = None,
+    ) -> None:
         if max_num_seqs < 1 or max_num_batched_tokens < max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({max_num_batched_tokens}) must be at least max_num_seqs ({max_num_seqs}), "
                 "and both at least 1: every running sequence needs one row in each step"
             )
         self.kv_cache = kv_cache
+        self.prefix_cache = prefix_cache  # None: every sequence computes all of its tokens
+        self.pace = pace or PrefillPace()
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.waiting: list[Sequence] = []  # in order of arrival
-        self.running: list[Sequence] = []  # in order of arrival
+        self.waiting: list[Sequence] = []  # in order of rank
+        self.running: list[Sequence] = []  # in order of rank
+        self.decode_rows = 0  # of the step that was scheduled last
+        self.prompt_rows = 0
         self.preemptions = 0
 
     @property
@@ -49,7 +66,7 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def add(self, sequence: Sequence) -> None:
-        insort(self.waiting, sequence, key=_by_arrival)
+        insort(self.waiting, sequence, key=_by_rank)
 
     def schedule(self) -> list[tuple[Sequence, int]]:
         """Sequences of the next step with the number of rows of each; their block tables cover these rows.
@@ -74,25 +91,37 @@ class Scheduler:
                     break
             else:
                 plan.append((sequence, 1))
+        self.decode_rows, self.prompt_rows = len(plan), 0
         budget = self.max_num_batched_tokens - len(plan)
         if self.waiting and len(running) < self.max_num_seqs and budget > 0:
             prefilling.extend(self._admit())
-            prefilling.sort(key=_by_arrival)
+            prefilling.sort(key=_by_rank)
         if prefilling:
             if plan:
-                beside = max(MIN_PROMPT_ROWS_BESIDE_DECODE, self.max_num_batched_tokens // 8)
-                budget = min(budget, beside)
-            plan.extend(_share_rows(prefilling, budget))
+                budget = self.pace.rows_beside(budget)
+            for _, peers in groupby(prefilling, key=_by_priority):
+                chunks = _share_rows(list(peers), budget)
+                granted = sum(rows for _, rows in chunks)
+                budget -= granted
+                self.prompt_rows += granted
+                plan.extend(chunks)
         return plan
 
     def advance(self, sequence: Sequence, rows: int) -> None:
-        """Note that `rows` more tokens of `sequence` have KV."""
+        """Note that `rows` more tokens of `sequence` have KV; they are or will be its next tokens."""
         sequence.num_computed += rows
+        if sequence.num_computed >= sequence.name_at and self.prefix_cache is not None:
+            self.prefix_cache.note(sequence)
 
-    def finish(self, sequence: Sequence) -> None:
-        """Take `sequence` out, wherever it is, and free its blocks. Safe to call twice."""
+    def finish(self, sequence: Sequence, *, sound: bool = True) -> None:
+        """Take `sequence` out, wherever it is, and free its blocks. Safe to call twice.
+
+        With `sound` false nobody shares what it computed.
+        """
         if sequence.state is SequenceState.FINISHED:
             return
+        if self.prefix_cache is not None:
+            self.prefix_cache.end(sequence, sound=sound)
         (self.running if sequence.state is SequenceState.RUNNING else self.waiting).remove(sequence)
         self.kv_cache.free(sequence.block_table)
         sequence.state = SequenceState.FINISHED
@@ -104,60 +133,56 @@ class Scheduler:
         self.running.clear()
         self.waiting.clear()
         self.kv_cache.reset()
+        if self.prefix_cache is not None:
+            self.prefix_cache.reset()
 
     def _admit(self) -> list[Sequence]:
-        """Move waiting sequences to running while slots and blocks last, in order of arrival."""
+        """Move waiting sequences to running while slots and blocks last, in order of rank."""
         admitted: list[Sequence] = []
-        kv_cache = self.kv_cache
-        at = 0
-        while at < len(self.waiting) and len(self.running) < self.max_num_seqs:
+        kv_cache, prefix_cache = self.kv_cache, self.prefix_cache
+        at = 0  # in the queue: those before it wait for blocks that are being computed
+        kept = 0  # blocks for those
+        shared: list[int] = []
+        while at < len(self.waiting) and len(self.running) + at < self.max_num_seqs:
             sequence = self.waiting[at]
-            donor, shared = self._prompt_donor(sequence)
-            if donor is not None and donor.num_computed < shared * kv_cache.block_size:
-                at += 1  # its twin is computing the very blocks it needs: waiting is the faster way
-                continue
+            needed = kv_cache.blocks_for(len(sequence.tokens))
+            if prefix_cache is not None:
+                shared = prefix_cache.find(sequence)
+                if prefix_cache.is_on_its_way(sequence, len(shared)):
+                    at += 1
+                    kept += needed - prefix_cache.expected(sequence, len(shared))
+                    continue
+            # A cached block that nobody has is free until it is shared.
+            taken = needed - sum(map(kv_cache.is_owned, shared))
             # One block in reserve for each running sequence, so that the newcomer is not preempted in the next steps.
-            needed = kv_cache.blocks_for(len(sequence.tokens)) - shared
-            if needed + len(self.running) > kv_cache.num_free and self.running:
+            if taken + kept + len(self.running) > kv_cache.num_free and self.running:
                 break
-            if donor is not None:
-                sequence.block_table = kv_cache.share(donor.block_table[:shared])
-                sequence.num_computed = shared * kv_cache.block_size
+            sequence.block_table = kv_cache.share(shared)
             if not kv_cache.grow(sequence.block_table, len(sequence.tokens)):
                 kv_cache.free(sequence.block_table)
-                sequence.num_computed = 0
                 break
+            sequence.num_computed = len(shared) * kv_cache.block_size
+            if prefix_cache is not None:
+                prefix_cache.begin(sequence)
             del self.waiting[at]
             sequence.state = SequenceState.RUNNING
-            insort(self.running, sequence, key=_by_arrival)
+            insort(self.running, sequence, key=_by_rank)
             admitted.append(sequence)
         return admitted
 
-    def _prompt_donor(self, sequence: Sequence) -> tuple[Sequence | None, int]:
-        """A running choice of the same request and the number of full prompt blocks to share with it.
-
-        At least one token is left to compute: the row whose logits give the next token.
-        """
-        if len(sequence.request.sequences) < 2 or sequence.must_score:
-            return None, 0
-        shared = min(sequence.prompt_length, len(sequence.tokens) - 1) // self.kv_cache.block_size
-        if shared:
-            for twin in sequence.request.sequences:
-                if twin.state is SequenceState.RUNNING:
-                    return twin, shared
-        return None, 0
-
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        if self.prefix_cache is not None:
+            self.prefix_cache.end(sequence)
         self.kv_cache.free(sequence.block_table)
         sequence.num_computed = 0
         sequence.state = SequenceState.WAITING
-        insort(self.waiting, sequence, key=_by_arrival)
+        insort(self.waiting, sequence, key=_by_rank)
         self.preemptions += 1
 
 
 def _share_rows(prefilling: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
-    """Divide prompt rows among unfinished prompts given in order of arrival."""
+    """Divide prompt rows among unfinished prompts of one priority, given in order of arrival."""
     if not prefilling or budget < 1:
         return []
     oldest, *others = prefilling

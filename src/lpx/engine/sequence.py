@@ -5,8 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from lpx.engine.deadlines import NO_DEADLINE
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.outputs import Timings, TokenLogprobDict, make_timings
+from lpx.engine.prefix_cache import NEVER
 from lpx.engine.sampling_params import SamplingParams
 from lpx.runtime.step import SequenceInput
 
@@ -25,6 +27,8 @@ class Request:
 
     __slots__ = (
         "arrival_ns",
+        "cached_tokens",
+        "deadline_ns",
         "first_scheduled_ns",
         "owner",
         "params",
@@ -41,8 +45,14 @@ class Request:
         self.prompt_ids = prompt_ids
         self.params = params
         self.arrival_ns = arrival_ns
-        self.owner = ""  # whose text this is: drafts of one owner never come from texts of another
+        self.deadline_ns = NO_DEADLINE
+        if params.max_latency_ms is not None:
+            self.deadline_ns = arrival_ns + int(params.max_latency_ms * 1e6)
+        # Whose text this is: drafts of one owner never come from texts of another.
+        self.owner = params.cache_salt or ""
         self.first_scheduled_ns = 0
+        # Of the prompt, found in the prefix cache by the first choice that ran; None before.
+        self.cached_tokens: int | None = None
         self.sequences: list[Sequence] = []
         self.unfinished = 0
         # Prompt scoring is choice 0's work: `scored` rows have been scored, all but the last prompt row need it.
@@ -64,6 +74,7 @@ class Request:
             min(stamps, default=0),
             max((sequence.last_token_ns for sequence in self.sequences), default=0),
             len(self.prompt_ids),
+            self.cached_tokens or 0,
             sum(len(sequence.output_ids) for sequence in self.sequences),
             self.draft_counts(),
             self.sequences[0].speculation,
@@ -84,6 +95,8 @@ class Sequence:
 
     __slots__ = (
         "arrival",
+        "awaited",
+        "block_names",
         "block_table",
         "detokenizer",
         "draft_looked",
@@ -92,7 +105,9 @@ class Sequence:
         "index",
         "last_token_ns",
         "max_length",
+        "name_at",
         "num_computed",
+        "num_named",
         "output_ids",
         "prompt_length",
         "request",
@@ -123,6 +138,11 @@ class Sequence:
         self.output_ids: list[int] = []
         self.num_computed = 0  # leading tokens whose KV is in the block table
         self.block_table: list[int] = []
+        # For the prefix cache, which alone changes them.
+        self.block_names: list[bytes] = []  # of its full blocks, as far as they have been asked for
+        self.num_named = 0  # leading blocks of the block table that others can find
+        self.name_at = NEVER  # computed tokens with which the next block is full
+        self.awaited: tuple[int, int] | None = None  # who computes its next block: arrival, tokens it had computed
         self.state = SequenceState.WAITING
         self.row = row  # this sequence's part of a step, refreshed for every step
         self.stop_ids = stop_ids  # token ids that end it
@@ -132,6 +152,15 @@ class Sequence:
         self.drafts = DraftCounts()
         self.draft_looked = 0  # tokens when a draft was verified last; 0: never
         self.speculation = "off"  # why the latest decode step had a draft, or none
+
+    @property
+    def priority(self) -> int:
+        return self.request.params.priority
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Whose turn it is: the lower, the earlier."""
+        return self.request.params.priority, self.arrival
 
     @property
     def pending(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from lpx.errors import InvalidRequestError, LpxError
+from lpx.errors import InvalidRequestError, LpxError, QueueFullError
 
 logger = logging.getLogger("lpx.server")
 
@@ -89,7 +89,7 @@ def describe(exc: BaseException) -> tuple[int, dict[str, Any], dict[str, str] | 
         return status, error_object(status, str(exc), param=exc.param, code=exc.code, type_=exc.error_type), None
     if isinstance(exc, LpxError) and exc.http_status < 500:
         status = exc.http_status
-        headers = {"retry-after": "1"} if status == 429 else None
+        headers = {"retry-after": str(exc.retry_after_s)} if isinstance(exc, QueueFullError) else None
         return status, error_object(status, str(exc), type_=exc.error_type), headers
     if isinstance(exc, LpxError) and exc.http_status == 503:
         return 503, error_object(503, "The engine has stopped and takes no requests. Restart the server."), None

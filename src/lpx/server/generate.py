@@ -32,7 +32,7 @@ async def generate(request: Request) -> Response:
     given = wanted.prompt[0]
     prompt = await engine.encode_prompt(given) if isinstance(given, str) else given
     call = service.call(request, "gen", wanted.streams)
-    generation = Generation.start(engine, [prompt], params, call.id)
+    generation = Generation.start(engine, [prompt], params, call.id, service.latencies)
     if wanted.streams:
         return EventStream(call, generation, _events(wanted, call, generation))
     return await answer_json(request, call, generation, lambda choices: _body(wanted, call, generation, choices[0]))

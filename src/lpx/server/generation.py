@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from lpx.engine.outputs import RequestDelta, Timings, TokenLogprobDict
 from lpx.engine.sampling_params import SamplingParams
 from lpx.errors import EngineStoppedError
+from lpx.server.latencies import Latencies
 
 if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine, RequestStream
@@ -37,12 +39,14 @@ class Choice:
 class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: dict[int, int] = field(default_factory=dict)  # by prompt; those that ran
 
-    def as_json(self) -> dict[str, int]:
+    def as_json(self) -> dict[str, int | dict[str, int]]:
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(self.cached_tokens.values())},
         }
 
 
@@ -55,13 +59,21 @@ class Generation:
     n: int
     usage: Usage
     prompt_logprobs: list[list[TokenLogprobDict | None] | None]
+    latencies: Latencies
     timings: Timings | None = None  # of the request, when it is a single one
     finish_reasons: list[str] = field(default_factory=list)
     _pumps: list[asyncio.Task[None]] = field(default_factory=list)
+    _start: float = field(default_factory=monotonic)
+    _last_token: dict[tuple[int, int], float] = field(default_factory=dict)  # by prompt and choice
 
     @classmethod
     def start(
-        cls, engine: AsyncEngine, prompts: Sequence[list[int]], params: SamplingParams, request_id: str
+        cls,
+        engine: AsyncEngine,
+        prompts: Sequence[list[int]],
+        params: SamplingParams,
+        request_id: str,
+        latencies: Latencies,
     ) -> Generation:
         """Submit every prompt or none. Raises what `AsyncEngine.submit` raises."""
         streams: list[RequestStream] = []
@@ -74,7 +86,7 @@ class Generation:
                 stream.abort()
             raise
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
-        return cls(engine, streams, params.n, usage, [None] * len(prompts))
+        return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies)
 
     async def __aenter__(self) -> Generation:
         return self
@@ -95,6 +107,8 @@ class Generation:
         remaining = self.n * len(self.streams)
         async for prompt_index, delta in self._merged():
             self.usage.completion_tokens += len(delta.token_ids)
+            self.usage.cached_tokens[prompt_index] = delta.cached_tokens
+            self._note_latency((prompt_index, delta.index), delta)
             if delta.prompt_logprobs is not None:
                 self.prompt_logprobs[prompt_index] = delta.prompt_logprobs
             if delta.finish_reason is not None:
@@ -110,6 +124,18 @@ class Generation:
             if not remaining:
                 return
         raise RequestAborted("The request was ended before it was done.")
+
+    def _note_latency(self, choice: tuple[int, int], delta: RequestDelta) -> None:
+        now = monotonic()
+        if count := len(delta.token_ids):
+            last = self._last_token.get(choice)
+            if last is None:
+                self.latencies.time_to_first_token.observe(now - self._start)
+            else:
+                self.latencies.inter_token.observe((now - last) / count, count)
+            self._last_token[choice] = now
+        if delta.finish_reason is not None:
+            self.latencies.end_to_end.observe(now - self._start)
 
     async def _merged(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
         if len(self.streams) == 1:

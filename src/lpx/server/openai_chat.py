@@ -37,7 +37,7 @@ async def chat_completions(request: Request) -> Response:
     )
     call = service.call(request, "chatcmpl", wanted.streams)
     try:
-        generation = Generation.start(engine, [prompt], params, call.id)
+        generation = Generation.start(engine, [prompt], params, call.id, service.latencies)
     except ContextLengthError as exc:
         raise ContextLengthError(str(exc), param="messages") from None
     if wanted.streams:

@@ -46,7 +46,7 @@ async def completions(request: Request) -> Response:
         prompts.append(await engine.encode_prompt(given) if isinstance(given, str) else given)
         engine.validate(prompts[-1], params)
     call = service.call(request, "cmpl", wanted.streams)
-    generation = Generation.start(engine, prompts, params, call.id)
+    generation = Generation.start(engine, prompts, params, call.id, service.latencies)
     answer = _Answer(wanted, prompts, engine, generation)
     if wanted.streams:
         writer = ChunkWriter(call, "text_completion", include_usage=wanted.include_usage)
@@ -89,7 +89,8 @@ class _Answer:
         """Log-probabilities of the echoed prompt."""
         if self._wanted.logprobs is None:
             return None
-        scores = self._generation.prompt_logprobs[prompt_index] or []
+        # None for all: a request that timed out before its prompt was scored.
+        scores = self._generation.prompt_logprobs[prompt_index] or [None] * len(self._prompts[prompt_index])
         self._logprobs[index] = CompletionLogprobs(self._tokenizer)
         if not self._wanted.echo:
             return None
@@ -139,7 +140,7 @@ class _Answer:
             index = prompt_index * n + delta.index
             if not echoes_scores or index in self._logprobs:
                 data = self._chunk(writer, index, delta)
-            elif self._generation.prompt_logprobs[prompt_index] is None:
+            elif self._generation.prompt_logprobs[prompt_index] is None and delta.finish_reason != "timeout":
                 held.setdefault(prompt_index, []).append((index, delta))
                 continue
             else:

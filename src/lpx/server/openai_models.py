@@ -34,9 +34,11 @@ def _card(service: Service) -> dict[str, Any]:
             "block_size": info.block_size,
             "num_blocks": info.num_blocks,
             "bytes": info.kv_bytes,
+            "prefix_caching": info.prefix_caching,
         },
         "max_num_seqs": info.max_num_seqs,
         "max_num_batched_tokens": info.max_num_batched_tokens,
+        "itl_target_ms": info.itl_target_ms,
         "chat_template": info.chat_template,
     }
 

@@ -64,7 +64,7 @@ class Call:
             )
         logger.info(
             "request id=%s request_id=%s endpoint=%s model=%s stream=%s status=%d finish=%s prompt_tokens=%d "
-            "completion_tokens=%d total_ms=%.1f%s",
+            "cached_tokens=%d completion_tokens=%d total_ms=%.1f%s",
             self.id,
             self.request_id,
             self.endpoint,
@@ -73,6 +73,7 @@ class Call:
             status,
             finish or "none",
             generation.usage.prompt_tokens,
+            sum(generation.usage.cached_tokens.values()),
             generation.usage.completion_tokens,
             (time.perf_counter() - self._start) * 1e3,
             detail,

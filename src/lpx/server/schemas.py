@@ -226,7 +226,6 @@ _NEUTRAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     "guided_grammar": (_one_of(), "structured output is not supported yet"),
     "chat_template": (_one_of(), "a request cannot bring its own chat template; give it to the server"),
     "documents": (_one_of([]), "not supported"),
-    "priority": (_number(0), "priorities are not supported"),
     # llama.cpp
     "cache_prompt": (_one_of(True, False), "must be true or false"),
     "grammar": (_one_of(""), "structured output is not supported yet"),
@@ -306,6 +305,9 @@ class SamplingRequest(_Request):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    max_latency_ms: float | None = None
     speculative: str | None = None
 
     @model_validator(mode="after")
@@ -340,6 +342,9 @@ class SamplingRequest(_Request):
             "prompt_logprobs": self.prompt_logprobs,
             "speculative": self.speculative,
             "seed": self.seed,
+            "cache_salt": self.cache_salt,
+            "priority": self.priority,
+            "max_latency_ms": self.max_latency_ms,
             **others,
         }
         given: dict[str, Any] = {key: value for key, value in values.items() if value is not None}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from starlette.requests import Request
 
 from lpx.server.errors import HttpError, clip
+from lpx.server.latencies import Latencies
 from lpx.server.limits import safe_request_id
 from lpx.server.request_log import Call
 from lpx.server.settings import ServerSettings
@@ -32,6 +33,7 @@ class Service:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.started_at = int(time.time())
+        self.latencies = Latencies()
         self.progress = 0.0  # of loading, 0 to 1
         self.load_error: Exception | None = None
         self.active: set[str] = set()  # ids of the generating calls that are being answered

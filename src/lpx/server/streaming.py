@@ -72,6 +72,7 @@ def timings_json(generation: Generation) -> dict[str, float | int | str] | None:
         "decode_ms": round(timings.decode_ms, 3),
         "ttft_ms": round(timings.ttft_ms, 3),
         "prompt_tokens": timings.prompt_tokens,
+        "cached_tokens": timings.cached_tokens,
         "prefill_tokens_per_second": round(timings.prefill_tokens_per_second, 2),
         "completion_tokens": timings.completion_tokens,
         "decode_tokens_per_second": round(timings.decode_tokens_per_second, 2),

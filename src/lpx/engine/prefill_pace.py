@@ -1,0 +1,80 @@
+"""How many rows of prompts may run in a step that streams wait for, learned from the steps that ran.
+
+A step takes about the time of its decode rows plus a time for each prompt row. The first is what steps without prompts
+took lately; the second is what the latest steps with prompts took beyond that, divided by their prompt rows. The median
+keeps disturbed steps out of the second, and the lower quartile out of the first: too small a value there only makes
+prompt rows look dearer. So the line through the present point of work is followed, and what is not linear, such as
+attention in a long prompt, corrects itself within a few steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from statistics import median
+
+# Without a target: streams wait for a step with prompts three times as long as for one without, or for a frame of a
+# screen, since their tokens come in pieces of that length anyway. Chunks of this size cost prompts next to nothing:
+# from about 16 rows on, the time of a step grows with its rows.
+DEFAULT_STRETCH = 3.0
+LEAST_DEFAULT_MS = 16.0
+
+FIRST_ROWS = 16  # before anything is measured
+LEAST_ROWS = 8  # prompts always advance, whatever the target; so few rows cost little beside the weights that are read
+_GROWTH = 2  # times the rows of the last chunk, at most: one wrong estimate does not stop the streams
+_KEPT = 9  # steps of each kind that count
+_KEPT_FOR_RATE = 16
+
+
+class PrefillPace:
+    """`observe` every step; `rows_beside` says how large the next chunk may be. `target_ms` None: see above."""
+
+    def __init__(self, target_ms: float | None = None) -> None:
+        self._target_ms = target_ms
+        self._decode_ms: deque[float] = deque(maxlen=_KEPT)  # steps without prompts
+        self._row_ms: deque[float] = deque(maxlen=_KEPT)  # of a prompt row beside decode rows
+        self._alone_row_ms: deque[float] = deque(maxlen=_KEPT)  # of a prompt row without streams, its share of all
+        self._last_rows = FIRST_ROWS
+        self._prompt_steps: deque[tuple[float, int]] = deque(maxlen=_KEPT_FOR_RATE)  # milliseconds, prompt rows
+
+    def observe(self, decode_rows: int, prompt_rows: int, ms: float) -> None:
+        """Take in a step that ran: its rows that streams waited for, its rows of prompts, and its time."""
+        if not prompt_rows:
+            self._decode_ms.append(ms)
+            return
+        self._prompt_steps.append((ms, prompt_rows))
+        if not decode_rows:
+            self._alone_row_ms.append(ms / prompt_rows)
+        elif self._decode_ms:
+            self._row_ms.append(max(ms - _usual(self._decode_ms), 0.0) / prompt_rows)
+            self._last_rows = prompt_rows
+
+    def rows_beside(self, most: int) -> int:
+        """Prompt rows for a step with decode rows, at most `most`; at least `LEAST_ROWS` if `most` allows it."""
+        costs = self._row_ms or self._alone_row_ms
+        if not self._decode_ms or not costs:
+            return min(FIRST_ROWS, most)
+        row_ms = median(costs)
+        room_ms = self.target_ms - _usual(self._decode_ms)
+        rows = int(room_ms / row_ms) if row_ms > 0 else most
+        return min(max(min(rows, _GROWTH * self._last_rows), LEAST_ROWS), most)
+
+    @property
+    def target_ms(self) -> float:
+        """The longest that a step with streams and prompts should take."""
+        if self._target_ms is not None:
+            return self._target_ms
+        return max(LEAST_DEFAULT_MS, DEFAULT_STRETCH * _usual(self._decode_ms)) if self._decode_ms else LEAST_DEFAULT_MS
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """Prompt rows that steps computed lately, beside streams or not; None before the first."""
+        steps = sorted(self._prompt_steps, key=lambda step: step[0] / step[1])
+        if len(steps) > 2:
+            steps.pop()  # the slowest for its size, which may have been disturbed
+        ms = sum(step_ms for step_ms, _ in steps)
+        return 1e3 * sum(rows for _, rows in steps) / ms if ms > 0 else None
+
+
+def _usual(times: Collection[float]) -> float:
+    return sorted(times)[len(times) // 4]
