@@ -20,7 +20,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from workers.process import Worker, WorkerError, machine_busy_seconds
+from workers.process import Worker, WorkerError, least_disturbed, machine_busy_seconds, processor_name
 
 DATA = Path(__file__).parent / "data"
 BATCH = 512  # tokens of a step: all prompts of a decode task fit one
@@ -185,19 +185,16 @@ def run_rounds(workers, tasks, ids, series, options):
 
 
 def measure_quietly(worker, attempts, task, options):
-    """(reply, CPU share of others) of the least disturbed attempt, and the first tokens of the first one.
+    """(reply, CPU share of others) of the least disturbed attempt, and the first tokens of the first one."""
+    first = []
 
-    The first attempt that is quiet enough ends the search.
-    """
-    best = first = None
-    for prompts in attempts:
-        reply, usage = worker.measure("generate", prompts=prompts, tokens=task.tokens)
-        first = first or [tokens[0] for tokens in reply["token_ids"]]
-        if best is None or usage.other_share < best[1]:
-            best = (reply, usage.other_share)
-        if usage.other_share <= options.quiet:
-            break
-    return *best, first
+    def measurements():
+        for prompts in attempts:
+            reply, usage = worker.measure("generate", prompts=prompts, tokens=task.tokens)
+            first.append([tokens[0] for tokens in reply["token_ids"]])
+            yield reply, usage.other_share
+
+    return *least_disturbed(measurements(), options.quiet), first[0]
 
 
 class Prompts:
@@ -272,13 +269,6 @@ def summary(series, unit, higher_is_better):
             side: lpx / s.median if higher_is_better else s.median / lpx for side, s in series.items() if side != LPX
         },
     }
-
-
-def processor_name():
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
 
 
 def print_table(machine, results, options):

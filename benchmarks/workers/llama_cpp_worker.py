@@ -1,5 +1,7 @@
 """llama.cpp behind the worker protocol, through llama-cpp-python's low-level batch API.
 
+`Lookup` goes through its high-level `Llama` instead, where its own speculation by n-grams is.
+
 Runs in the interpreter that has llama-cpp-python (`--peer-python`); numpy is the only other import.
 """
 
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import llama_cpp
 import numpy as np
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 sys.path.insert(0, str(Path(__file__).parent))
 from protocol import serve
@@ -137,6 +140,43 @@ class Peer:
         return {"rows": row}
 
 
+class Lookup:
+    """Greedy answers with llama-cpp-python's prompt lookup and without."""
+
+    def __init__(self):
+        self.models = {}  # by whether tokens are looked up
+
+    def load(self, model, threads, context, drafted=10):
+        shared = {"n_ctx": context, "n_threads": threads, "n_threads_batch": threads, "verbose": False}
+        self.models[False] = llama_cpp.Llama(model, **shared)
+        # With a draft model it stores the logits of every position, and `logits_all` makes room for them.
+        lookup = LlamaPromptLookupDecoding(num_pred_tokens=drafted)
+        self.models[True] = llama_cpp.Llama(model, draft_model=lookup, logits_all=True, **shared)
+        return {"engine": f"llama.cpp (llama-cpp-python {llama_cpp.__version__})", "threads": threads}
+
+    def answer(self, prompt, max_tokens, lookup):
+        """One greedy answer up to its natural end."""
+        model = self.models[lookup]
+        vocab = llama_cpp.llama_model_get_vocab(model.model)
+        token_ids, first = [], None
+        started = time.perf_counter()
+        for token in model.generate(prompt, temp=0.0):
+            ended = time.perf_counter()
+            first = first or ended
+            token_ids.append(token)
+            if len(token_ids) == max_tokens or llama_cpp.llama_vocab_is_eog(vocab, token):
+                break
+        return {"token_ids": token_ids, "decode_ms": 1e3 * (ended - first), "ttft_ms": 1e3 * (first - started)}
+
+
 if __name__ == "__main__":
-    peer = Peer()
-    serve({"load": peer.load, "generate": peer.generate, "logprobs": peer.logprobs})
+    peer, answers = Peer(), Lookup()
+    serve(
+        {
+            "load": peer.load,
+            "generate": peer.generate,
+            "logprobs": peer.logprobs,
+            "load_lookup": answers.load,
+            "answer": answers.answer,
+        }
+    )

@@ -1,6 +1,7 @@
 """The driver's end of a worker: start it, ask it, know what it and the rest of the machine used of the CPU."""
 
 import json
+import platform
 import subprocess
 import time
 from dataclasses import dataclass
@@ -30,7 +31,11 @@ class Worker:
     def __init__(self, name, python, script):
         self.name = name
         self._process = subprocess.Popen(
-            [str(python), str(FOLDER / script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [str(python), str(FOLDER / script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the driver, which then closes its workers
         )
         self._watch = psutil.Process(self._process.pid)
 
@@ -77,6 +82,27 @@ class Worker:
     def _own_seconds(self):
         times = self._watch.cpu_times()
         return times.user + times.system
+
+
+def least_disturbed(measurements, quiet):
+    """Of (reply, CPU share of others) the one with the smallest share; the first that is quiet enough ends the search.
+
+    `measurements` is asked for one after another, so what is not needed is not measured.
+    """
+    best = None
+    for reply, share in measurements:
+        if best is None or share < best[1]:
+            best = (reply, share)
+        if share <= quiet:
+            break
+    return best
+
+
+def processor_name():
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
 
 
 def machine_busy_seconds():

@@ -71,13 +71,18 @@ AttentionStage::AttentionStage(const DecoderConfig& config, const KernelTable& k
             *rows_of_one = AlignedBuffer<float>(tile_rows_);
         s.scores = AlignedBuffer<float>(tile_rows_ * (kKvBlock + 1));
         s.head = AlignedBuffer<float>(padded_);
+        s.query_codes = AlignedBuffer<int16_t>(tile_rows_ * padded_);
+        for (auto* groups : {&s.query_scales, &s.query_sums})
+            *groups = AlignedBuffer<float>(tile_rows_ * cache.layout().groups);
     }
     tiles_.reserve(max_rows);
 }
 
 size_t AttentionStage::bytes_for(const DecoderConfig& config, int threads) {
     const int64_t rows = most_tile_rows(config), padded = padded_head_dim(config.head_dim);
-    return sizeof(float) * (kPartialFloats + threads * (rows * (3 * padded + kKvBlock + 5) + padded));
+    const int64_t groups = (padded + kKvGroup - 1) / kKvGroup;
+    const int64_t floats = rows * (3 * padded + kKvBlock + 5 + 2 * groups) + padded;
+    return sizeof(float) * (kPartialFloats + threads * floats) + sizeof(int16_t) * threads * rows * padded;
 }
 
 void AttentionStage::begin_step(const StepInput& input) {
@@ -151,7 +156,7 @@ void AttentionStage::store_token(int64_t layer, const LayerWeights& weights, con
     kernels_.rotate(scratch, rotary_.cos(rotary, row), rotary_.sin(rotary, row), rotary_.half(rotary));
     kernels_.store_kv({.key = scratch,
                        .value = rows.value + row * rows.kv_stride + kv_head * config_.head_dim,
-                       .head_dim = config_.head_dim,
+                       .layout = &cache_.layout(),
                        .block = cache_.at(layer, kv_head) + block_table[position / kKvBlock] * cache_.block_pitch(),
                        .slot = static_cast<int>(position % kKvBlock)});
 }
@@ -202,22 +207,25 @@ void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows&
     }
 
     const int tile_rows = static_cast<int>(tile.tokens * group);
-    AttentionTask attention{.query = s.query.data(),
-                            .rows = tile_rows,
-                            .group = static_cast<int>(group),
-                            .first_position = tile.position,
-                            .begin = 0,
-                            .end = 0,
-                            .window = plan.window,
-                            .head_dim = head_dim,
-                            .softcap = config_.attention_softcap,
-                            .cache = cache_.at(layer, task.kv_head),
-                            .block_pitch = cache_.block_pitch(),
-                            .block_table = table,
-                            .max = nullptr,
-                            .sum = nullptr,
-                            .weighted = nullptr,
-                            .scratch = s.scores.data()};
+    AttentionTask attention{
+        .query = s.query.data(),
+        .rows = tile_rows,
+        .group = static_cast<int>(group),
+        .first_position = tile.position,
+        .begin = 0,
+        .end = 0,
+        .window = plan.window,
+        .layout = &cache_.layout(),
+        .softcap = config_.attention_softcap,
+        .cache = cache_.at(layer, task.kv_head),
+        .block_pitch = cache_.block_pitch(),
+        .block_table = table,
+        .max = nullptr,
+        .sum = nullptr,
+        .weighted = nullptr,
+        .scratch = s.scores.data(),
+        .coded = {.codes = s.query_codes.data(), .scales = s.query_scales.data(), .sums = s.query_sums.data()}};
+    if (has_codes(cache_.layout().types.key)) kernels_.code_queries(attention);
     const auto merge = [&](bool first, const float* max, const float* sum, const float* weighted) {
         kernels_.merge_split({.rows = tile_rows,
                               .head_dim = padded_,

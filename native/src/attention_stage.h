@@ -89,6 +89,8 @@ class AttentionStage {
     };
     struct Scratch {
         AlignedBuffer<float> query, scores, max, sum, weighted, total_max, total_sum, total_weighted, head;
+        AlignedBuffer<int16_t> query_codes;
+        AlignedBuffer<float> query_scales, query_sums;
     };
 
     void plan(Plan& plan);

@@ -15,9 +15,11 @@
 #include <tuple>
 #include <vector>
 
+#include "bind_attention.h"
 #include "bindings.h"
 #include "decoder.h"
 #include "following_steps.h"
+#include "new_array.h"
 #include "sampling_step.h"
 
 namespace nb = nanobind;
@@ -51,18 +53,6 @@ SamplingInput sampling_input(const Array<int32_t>& sampling, const Array<int32_t
             .ids = span_of(ids),
             .ids_begin = span_of(ids_begin),
             .bias_values = span_of(bias_values)};
-}
-
-// A new NumPy array; `fill` writes its values.
-template <class T, class F>
-nb::object new_array(std::initializer_list<size_t> shape, F fill) {
-    size_t size = 1;
-    for (const size_t n : shape) size *= n;
-    auto data = std::make_unique<T[]>(size);
-    fill(data.get());
-    T* const p = data.release();
-    nb::capsule owner(p, [](void* q) noexcept { delete[] static_cast<T*>(q); });
-    return nb::cast(nb::ndarray<nb::numpy, T>(p, shape, owner));
 }
 
 template <class T>
@@ -108,9 +98,13 @@ struct BoundDecoder {
     std::vector<SamplerScratch> scratch;
 
     BoundDecoder(const DecoderConfig& config, int threads, const std::string& isa, int64_t max_rows,
-                 int64_t max_model_len, int64_t kv_blocks)
-        : decoder(config, {.max_rows = max_rows, .max_model_len = max_model_len, .kv_blocks = kv_blocks}, threads,
-                  isa.c_str()) {
+                 int64_t max_model_len, int64_t kv_blocks, const std::string& key_type, const std::string& value_type)
+        : decoder(config,
+                  {.max_rows = max_rows,
+                   .max_model_len = max_model_len,
+                   .kv_blocks = kv_blocks,
+                   .kv_types = kv_types(key_type, value_type)},
+                  threads, isa.c_str()) {
         for (int t = 0; t < threads; ++t) scratch.emplace_back(config.vocab_size);
     }
 
@@ -165,23 +159,14 @@ struct BoundDecoder {
         });
     }
 
-    // Keys and values of one block, as they are kept: float16 [tokens of a block, head_dim] each, as bits.
+    // Keys and values of one block, as they are kept: float32 [tokens of a block, head_dim] each.
     nb::tuple kv_block(int64_t block, int64_t layer, int64_t kv_head) const {
         const DecoderConfig& c = decoder.config();
         const KvCache* const cache = decoder.kv_cache();
         if (cache == nullptr || block < 0 || block >= cache->blocks() || layer < 0 || layer >= std::ssize(c.layers) ||
             kv_head < 0 || kv_head >= c.num_kv_heads)
             throw std::invalid_argument("no such KV block, layer or KV head");
-        const uint16_t* const keys = cache->at(layer, kv_head) + block * cache->block_pitch();
-        const uint16_t* const values = keys + c.head_dim * kKvBlock;
-        const std::initializer_list<size_t> shape = {static_cast<size_t>(kKvBlock), static_cast<size_t>(c.head_dim)};
-        const auto rows = [&](const uint16_t* from, int64_t token_stride, int64_t dim_stride) {
-            return new_array<uint16_t>(shape, [&](uint16_t* out) {
-                for (int64_t t = 0; t < kKvBlock; ++t)
-                    for (int64_t d = 0; d < c.head_dim; ++d) *out++ = from[t * token_stride + d * dim_stride];
-            });
-        };
-        return nb::make_tuple(rows(keys, 1, kKvBlock), rows(values, padded_head_dim(c.head_dim), 1));
+        return stored_block(*cache, block, layer, kv_head);
     }
 
     nb::dict profile() const {
@@ -259,9 +244,6 @@ DecoderConfig make_config(int64_t hidden_size, int64_t intermediate_size, int64_
 }  // namespace
 
 void bind_decoder(nb::module_& m) {
-    m.attr("KV_BLOCK_SIZE") = kKvBlock;
-    m.attr("SPLIT_TOKENS") = kSplitTokens;
-
     nb::class_<DecoderConfig>(m, "DecoderConfig")
         .def(
             "__init__",
@@ -280,21 +262,27 @@ void bind_decoder(nb::module_& m) {
             "vocab_size"_a, "norm_eps"_a, "activation"_a, "embedding_scale"_a, "attention_scale"_a,
             "attention_softcap"_a, "logit_softcap"_a, "tied_head"_a, "split_head"_a, "inv_freqs"_a,
             "attention_factors"_a, "windows"_a, "rotary_of_layer"_a)
-        .def("kv_block_bytes",
-             [](const DecoderConfig& c) {
-                 return KvCache::block_bytes(std::ssize(c.layers), c.num_kv_heads, c.head_dim);
-             })
+        .def(
+            "kv_block_bytes",
+            [](const DecoderConfig& c, const std::string& key_type, const std::string& value_type) {
+                return KvCache::block_bytes(std::ssize(c.layers), c.num_kv_heads,
+                                            make_kv_layout(kv_types(key_type, value_type), c.head_dim));
+            },
+            "key_type"_a, "value_type"_a)
         .def(
             "work_bytes",
             [](const DecoderConfig& c, int64_t max_rows, int64_t max_model_len, int threads) {
-                const DecoderLimits limits{.max_rows = max_rows, .max_model_len = max_model_len, .kv_blocks = 1};
+                const DecoderLimits limits{
+                    .max_rows = max_rows, .max_model_len = max_model_len, .kv_blocks = 1, .kv_types = {}};
                 return Decoder::work_bytes(c, limits, threads) + threads * SamplerScratch::bytes_for(c.vocab_size);
             },
             "max_rows"_a, "max_model_len"_a, "threads"_a);
 
     nb::class_<BoundDecoder>(m, "Decoder")
-        .def(nb::init<const DecoderConfig&, int, const std::string&, int64_t, int64_t, int64_t>(), nb::kw_only(),
-             "config"_a, "threads"_a, "isa"_a, "max_rows"_a, "max_model_len"_a, "kv_blocks"_a)
+        .def(nb::init<const DecoderConfig&, int, const std::string&, int64_t, int64_t, int64_t, const std::string&,
+                      const std::string&>(),
+             nb::kw_only(), "config"_a, "threads"_a, "isa"_a, "max_rows"_a, "max_model_len"_a, "kv_blocks"_a,
+             "key_type"_a, "value_type"_a)
         .def("set_weights", &BoundDecoder::set_weights, "weights"_a)
         .def("finish", [](BoundDecoder& d) { d.decoder.finish(); })
         .def("step", &BoundDecoder::step, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,

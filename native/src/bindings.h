@@ -5,6 +5,7 @@
 
 namespace lpx {
 
+void bind_attention(nanobind::module_& m);
 void bind_matrix(nanobind::module_& m);
 void bind_decoder(nanobind::module_& m);
 void bind_drafting(nanobind::module_& m);

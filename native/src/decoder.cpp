@@ -492,7 +492,7 @@ void Decoder::finish() {
     size_t scratch = 0;
     weights_.for_each_matrix([&](const PackedMatrix& m) { scratch = std::max(scratch, matmul_scratch_bytes(m)); });
     cache_ = std::make_unique<KvCache>(limits_.kv_blocks, std::ssize(config_.layers), config_.num_kv_heads,
-                                       config_.head_dim);
+                                       make_kv_layout(limits_.kv_types, config_.head_dim));
     rotary_ = std::make_unique<RotaryRows>(config_, limits_.max_rows);
     attention_ = std::make_unique<AttentionStage>(config_, kernels_, *cache_, *rotary_, pool_.size(), limits_.max_rows);
     buffers_ = std::make_unique<Buffers>(config_, limits_, pool_.size(), scratch);

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kv_layout.h"
+
 namespace lpx {
 
 enum class GateActivation : uint8_t { Silu, GeluTanh };
@@ -50,6 +52,7 @@ struct DecoderLimits {
     int64_t max_rows = 0;       // token rows of one step
     int64_t max_model_len = 0;  // positions
     int64_t kv_blocks = 0;
+    KvTypes kv_types;
 };
 
 }  // namespace lpx

@@ -2,36 +2,136 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
 #include <new>
 #include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "packed_layout.h"
 
 namespace lpx {
 
 namespace {
 
-int64_t elements_per_head(int64_t head_dim) {
-    return kKvBlock * (head_dim + padded_head_dim(head_dim));
+constexpr const char* kTypeNames[] = {"f16", "bf16", "q8", "q4"};
+
+// Bytes of a block's keys or values, without scales.
+int64_t stored_bytes(KvType type, int64_t dims) {
+    if (type == KvType::Q8) return dims * kKvBlock;
+    if (type == KvType::Q4) return dims * kKvBlock / 2;
+    return dims * kKvBlock * static_cast<int64_t>(sizeof(uint16_t));
+}
+
+float read_half(const std::byte* p, int64_t index, KvType type) {
+    uint16_t half;
+    std::memcpy(&half, p + index * sizeof half, sizeof half);
+    return type == KvType::BF16 ? bf16_to_f32(half) : f16_to_f32(half);
+}
+
+// The value of a code; `byte`, `scale` and `minimum` are offsets.
+float read_code(const std::byte* block, int64_t byte, bool high, KvType type, int64_t scale, int64_t minimum) {
+    const auto stored = std::to_integer<uint8_t>(block[byte]);
+    const float step = read_half(block + scale, 0, KvType::F16);
+    if (type == KvType::Q8) return static_cast<float>(static_cast<int8_t>(stored)) * step;
+    return read_half(block + minimum, 0, KvType::F16) + static_cast<float>(high ? stored >> 4 : stored & 15) * step;
+}
+
+// The rotation of keys of 4 bits, by its definition: entry (i, j) is 1 where i & j has an even number of bits, else -1,
+// over the root of the count. It is its own inverse.
+void rotate_back(float* x, int64_t count) {
+    float rotated[kKvGroup];
+    for (int64_t i = 0; i < count; ++i) {
+        double sum = 0.0;
+        for (int64_t j = 0; j < count; ++j) sum += std::popcount(static_cast<uint64_t>(i & j)) % 2 == 0 ? x[j] : -x[j];
+        rotated[i] = static_cast<float>(sum / std::sqrt(static_cast<double>(count)));
+    }
+    std::copy_n(rotated, count, x);
 }
 
 }  // namespace
 
-KvCache::KvCache(int64_t blocks, int64_t layers, int64_t kv_heads, int64_t head_dim)
-    : blocks_(blocks),
-      kv_heads_(kv_heads),
-      head_elements_(elements_per_head(head_dim)),
-      block_pitch_(layers * kv_heads * head_elements_) {
+KvType kv_type_from_name(std::string_view name) {
+    const auto found = std::find(std::begin(kTypeNames), std::end(kTypeNames), name);
+    if (found == std::end(kTypeNames))
+        throw std::invalid_argument("unknown KV cache type '" + std::string(name) + "'; there are f16, bf16, q8, q4");
+    return static_cast<KvType>(found - std::begin(kTypeNames));
+}
+
+KvLayout make_kv_layout(KvTypes types, int64_t head_dim) {
+    KvLayout layout{};
+    layout.types = types;
+    layout.head_dim = head_dim;
+    layout.padded = padded_head_dim(head_dim);
+    layout.groups = (layout.padded + kKvGroup - 1) / kKvGroup;
+    const int64_t halves = layout.groups * kKvBlock * static_cast<int64_t>(sizeof(uint16_t));
+    const auto scales = [&](KvType type) { return has_codes(type) ? halves : 0; };
+    const auto minima = [&](KvType type) { return type == KvType::Q4 ? halves : 0; };
+    // Lanes of keys are tokens, so only codes are padded; lanes of values are dimensions.
+    const int64_t key_dims = has_codes(types.key) ? layout.padded : head_dim;
+    const int64_t value_dims = types.value == KvType::Q4 ? layout.groups * kKvGroup : layout.padded;
+    layout.key_scales = stored_bytes(types.key, key_dims);
+    layout.key_minima = layout.key_scales + scales(types.key);
+    layout.values = layout.key_minima + minima(types.key);
+    layout.value_scales = layout.values + stored_bytes(types.value, value_dims);
+    layout.value_minima = layout.value_scales + scales(types.value);
+    layout.bytes = layout.value_minima + minima(types.value);
+    return layout;
+}
+
+KvCache::KvCache(int64_t blocks, int64_t layers, int64_t kv_heads, const KvLayout& layout)
+    : layout_(layout), blocks_(blocks), kv_heads_(kv_heads), block_pitch_(layers * kv_heads * layout.bytes) {
     if (blocks < 1 || blocks > INT32_MAX) throw std::invalid_argument("number of KV blocks must be in [1, 2^31)");
     void* const p = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) throw std::bad_alloc();
     madvise(p, bytes(), MADV_HUGEPAGE);  // only a hint; small pages work too
-    data_ = {static_cast<uint16_t*>(p), Unmap{bytes()}};
+    data_ = {static_cast<std::byte*>(p), Unmap{bytes()}};
 }
 
-size_t KvCache::block_bytes(int64_t layers, int64_t kv_heads, int64_t head_dim) {
-    return static_cast<size_t>(layers) * kv_heads * elements_per_head(head_dim) * sizeof(uint16_t);
+size_t KvCache::block_bytes(int64_t layers, int64_t kv_heads, const KvLayout& layout) {
+    return static_cast<size_t>(layers) * kv_heads * layout.bytes;
 }
 
-void KvCache::Unmap::operator()(uint16_t* p) const {
+void KvCache::read(int64_t block, int64_t layer, int64_t kv_head, int slot, float* key, float* value) const {
+    const KvLayout& l = layout_;
+    const std::byte* const p = at(layer, kv_head) + block * block_pitch_;
+    const auto scale_at = [&](int64_t scales, int64_t d) {
+        return scales + (d / kKvGroup * kKvBlock + slot) * static_cast<int64_t>(sizeof(uint16_t));
+    };
+    std::vector<float> keys(l.padded);
+    const int64_t key_dims = has_codes(l.types.key) ? l.padded : l.head_dim;
+    for (int64_t d = 0; d < key_dims; ++d) {
+        const int64_t scale = scale_at(l.key_scales, d), minimum = scale_at(l.key_minima, d);
+        if (l.types.key == KvType::Q8)
+            keys[d] = read_code(p, (d / 2 * kKvBlock + slot) * 2 + d % 2, false, KvType::Q8, scale, minimum);
+        else if (l.types.key == KvType::Q4)
+            keys[d] = read_code(p, (d / 4 * kKvBlock + slot) * 2 + d % 2, d % 4 >= 2, KvType::Q4, scale, minimum);
+        else
+            keys[d] = read_half(p, d * kKvBlock + slot, l.types.key);
+    }
+    if (l.types.key == KvType::Q4)
+        for (int64_t d = 0; d < l.padded; d += kKvGroup)
+            rotate_back(keys.data() + d, std::min<int64_t>(kKvGroup, l.padded - d));
+    std::copy_n(keys.begin(), l.head_dim, key);
+
+    const std::byte* const values = p + l.values;
+    for (int64_t d = 0; d < l.head_dim; ++d) {
+        const int64_t scale = scale_at(l.value_scales, d) - l.values, minimum = scale_at(l.value_minima, d) - l.values;
+        const int64_t group = d / kKvGroup, within = d % kKvGroup;
+        if (l.types.value == KvType::Q8)
+            value[d] = read_code(values, (slot / 2 * l.padded + d) * 2 + slot % 2, false, KvType::Q8, scale, minimum);
+        else if (l.types.value == KvType::Q4)
+            value[d] = read_code(values, ((slot / 2 * l.groups + group) * (kKvGroup / 2) + within % 16) * 2 + slot % 2,
+                                 within >= 16, KvType::Q4, scale, minimum);
+        else
+            value[d] = read_half(values, slot * l.padded + d, l.types.value);
+    }
+}
+
+void KvCache::Unmap::operator()(std::byte* p) const {
     munmap(p, bytes);
 }
 

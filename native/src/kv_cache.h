@@ -4,35 +4,45 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
-#include "kernels/attention.h"
+#include "kernels/kv_layout.h"
 
 namespace lpx {
 
-// A block holds kKvBlock tokens of all layers: [layers][kv heads], each as kernels/attention.h lays it out. Keeping the
+// "f16", "bf16", "q8" or "q4"; throws std::invalid_argument for any other.
+KvType kv_type_from_name(std::string_view name);
+
+KvLayout make_kv_layout(KvTypes types, int64_t head_dim);
+
+// A block holds kKvBlock tokens of all layers: [layers][kv heads], each as kernels/kv_layout.h lays it out. Keeping the
 // layers of a block together makes the memory in use grow with the blocks in use, in huge pages.
 class KvCache {
   public:
     // Throws std::bad_alloc when the address space is refused. Pages are backed when first written.
-    KvCache(int64_t blocks, int64_t layers, int64_t kv_heads, int64_t head_dim);
+    KvCache(int64_t blocks, int64_t layers, int64_t kv_heads, const KvLayout& layout);
 
     int64_t blocks() const { return blocks_; }
-    // Elements from one block to the next.
+    const KvLayout& layout() const { return layout_; }
+    // Bytes from one block to the next.
     int64_t block_pitch() const { return block_pitch_; }
-    uint16_t* at(int64_t layer, int64_t kv_head) const {
-        return data_.get() + (layer * kv_heads_ + kv_head) * head_elements_;
+    std::byte* at(int64_t layer, int64_t kv_head) const {
+        return data_.get() + (layer * kv_heads_ + kv_head) * layout_.bytes;
     }
-    size_t bytes() const { return static_cast<size_t>(blocks_) * block_pitch_ * sizeof(uint16_t); }
+    size_t bytes() const { return static_cast<size_t>(blocks_) * block_pitch_; }
+    // The values that are kept of one token, [head_dim] each: the scalar twin of what the kernels read.
+    void read(int64_t block, int64_t layer, int64_t kv_head, int slot, float* key, float* value) const;
 
-    static size_t block_bytes(int64_t layers, int64_t kv_heads, int64_t head_dim);
+    static size_t block_bytes(int64_t layers, int64_t kv_heads, const KvLayout& layout);
 
   private:
     struct Unmap {
         size_t bytes;
-        void operator()(uint16_t* p) const;
+        void operator()(std::byte* p) const;
     };
-    int64_t blocks_, kv_heads_, head_elements_, block_pitch_;
-    std::unique_ptr<uint16_t[], Unmap> data_;
+    KvLayout layout_;
+    int64_t blocks_, kv_heads_, block_pitch_;
+    std::unique_ptr<std::byte[], Unmap> data_;
 };
 
 }  // namespace lpx

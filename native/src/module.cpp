@@ -8,6 +8,7 @@
 
 NB_MODULE(_native, m) {
     m.doc() = "The native core of LPX: packed weights, kernels, decoder and sampler.";
+    lpx::bind_attention(m);
     lpx::bind_matrix(m);
     lpx::bind_decoder(m);
     lpx::bind_drafting(m);

@@ -14,6 +14,20 @@ _Int32s = NDArray[np.int32]
 _Floats = NDArray[np.float32]
 _SamplingResults = tuple[_Int32s, NDArray[np.uint8], _Int32s, _Floats, _Int32s, _Int32s, _Floats]
 
+class KvHead:
+    def __init__(self, key_type: str, value_type: str, head_dim: int, blocks: int, isa: str = "") -> None: ...
+    def store(self, keys: _Floats, values: _Floats, position: int, block_table: Sequence[int]) -> None: ...
+    def block(self, index: int) -> tuple[_Floats, _Floats]: ...
+    def attend(
+        self,
+        query: _Floats,
+        group: int,
+        first_position: int,
+        block_table: Sequence[int],
+        window: int = 0,
+        softcap: float = 0.0,
+    ) -> _Floats: ...
+
 class PackedMatrix:
     @staticmethod
     def pack(
@@ -80,7 +94,7 @@ class DecoderConfig:
         windows: Sequence[int],
         rotary_of_layer: Sequence[int],
     ) -> None: ...
-    def kv_block_bytes(self) -> int: ...
+    def kv_block_bytes(self, key_type: str, value_type: str) -> int: ...
     def work_bytes(self, max_rows: int, max_model_len: int, threads: int) -> int: ...
 
 # name, type, rows, cols, data, row map, bits to quantize to, whether the data is a mapped file
@@ -88,7 +102,16 @@ Weight: TypeAlias = tuple[str, str, int, int, NDArray[np.uint8], _Int32s | None,
 
 class Decoder:
     def __init__(
-        self, *, config: DecoderConfig, threads: int, isa: str, max_rows: int, max_model_len: int, kv_blocks: int
+        self,
+        *,
+        config: DecoderConfig,
+        threads: int,
+        isa: str,
+        max_rows: int,
+        max_model_len: int,
+        kv_blocks: int,
+        key_type: str,
+        value_type: str,
     ) -> None: ...
     def set_weights(self, weights: Sequence[Weight]) -> None: ...
     def finish(self) -> None: ...
@@ -117,7 +140,7 @@ class Decoder:
     ) -> _SamplingResults: ...
     @property
     def screened_rows(self) -> int: ...
-    def kv_block(self, block: int, layer: int, kv_head: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]: ...
+    def kv_block(self, block: int, layer: int, kv_head: int) -> tuple[_Floats, _Floats]: ...
     def logits(
         self,
         token_ids: _Int32s,

@@ -21,6 +21,7 @@ DTYPES = {
     "bf16": "BF16",
 }
 QUANTIZATIONS = ("none", "q8", "q4")
+KV_CACHE_DTYPES = ("auto", "f16", "bf16", "q8", "q4")
 _MOST = {
     "max_model_len": 2**31 - 1,
     "max_num_seqs": 2**16,
@@ -45,6 +46,7 @@ class EngineOptions:
     max_num_seqs: int = 64  # sequences that run at once
     max_num_batched_tokens: int = 512  # rows of one step
     kv_cache_memory: int | None = None  # bytes
+    kv_cache_dtype: str = "auto"  # of keys and values, or both apart as "q8,q4"; auto is f16
     itl_target_ms: float | None = None  # longest step of streams while prompts are computed; None: as measured
     enable_prefix_caching: bool = True  # keep computed blocks and share them with prompts that begin in the same way
     threads: int | None = None  # None: the physical cores this process may use
@@ -68,6 +70,7 @@ class EngineOptions:
             raise ConfigError(f"dtype {self.dtype!r} is not known; use one of {', '.join(DTYPES)}")
         if self.quantization is not None and self.quantization not in QUANTIZATIONS:
             raise ConfigError(f"quantization {self.quantization!r} is not known; use one of {', '.join(QUANTIZATIONS)}")
+        parse_kv_cache_dtype(self.kv_cache_dtype)
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory", "threads"):
             value = getattr(self, name)
             if value is None and name not in ("max_num_seqs", "max_num_batched_tokens"):
@@ -90,3 +93,19 @@ class EngineOptions:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}): every running sequence needs one row in each step"
             )
+
+
+def parse_kv_cache_dtype(text: str) -> tuple[str, str]:
+    """The types of keys and of values that `text` means: one of `KV_CACHE_DTYPES`, or two with a comma between.
+
+    Raises ConfigError for anything else.
+    """
+    parts = text.split(",") if isinstance(text, str) else []
+    names = [part.strip() for part in parts]
+    if len(names) not in (1, 2) or any(name not in KV_CACHE_DTYPES for name in names):
+        raise ConfigError(
+            f"kv_cache_dtype {text!r} is not known; use one of {', '.join(KV_CACHE_DTYPES)}, or two of them as K,V, "
+            "such as q8,q4"
+        )
+    key, value = ("f16" if name == "auto" else name for name in (names[0], names[-1]))
+    return key, value

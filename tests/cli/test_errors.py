@@ -28,6 +28,7 @@ def one_line(done, code: int) -> str:
         (("run", "hi", "--raw", "--system", "x"), "--raw"),
         (("run", ""), "empty"),
         (("run", "hi", "--quantization", "q3"), "q3"),
+        (("run", "hi", "--kv-cache-dtype", "q5"), "'q5' is not known; use one of auto, f16, bf16, q8, q4"),
         (("run", "hi", "--isa", "mmx"), "mmx"),
         (("run", "hi", "--threads", "0"), "threads"),
         (("run", "hi", "--threads", "9" * 20), "at most 1024"),

@@ -10,7 +10,7 @@ import pytest
 
 from lpx.engine.loading import _check_dtype, _load_chat_template
 from lpx.errors import ChatTemplateError, ConfigError
-from lpx.options import EngineOptions
+from lpx.options import EngineOptions, parse_kv_cache_dtype
 from tests.engine.fake_executor import ByteTokenizer
 
 
@@ -21,6 +21,10 @@ from tests.engine.fake_executor import ByteTokenizer
         ("model", 5),
         ("dtype", "float8"),
         ("quantization", "int4"),
+        ("kv_cache_dtype", "fp8"),
+        ("kv_cache_dtype", "q8,q4,q4"),
+        ("kv_cache_dtype", "q8,"),
+        ("kv_cache_dtype", None),
         ("max_model_len", 0),
         ("max_model_len", "4096"),
         ("max_num_seqs", True),
@@ -46,6 +50,15 @@ def test_every_sequence_needs_a_row_of_the_budget() -> None:
     with pytest.raises(ConfigError, match=r"max_num_batched_tokens \(7\).*max_num_seqs \(64\)"):
         EngineOptions("m", max_num_batched_tokens=7)
     assert EngineOptions("m", max_num_batched_tokens=7, max_num_seqs=7).max_num_seqs == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "types"),
+    [("auto", ("f16", "f16")), ("q8", ("q8", "q8")), ("q8,q4", ("q8", "q4")), ("bf16, auto", ("bf16", "f16"))],
+)
+def test_keys_and_values_may_have_different_types(text: str, types: tuple[str, str]) -> None:
+    assert parse_kv_cache_dtype(text) == types
+    assert EngineOptions("m", kv_cache_dtype=text).kv_cache_dtype == text
 
 
 def files(**types: int) -> Any:

@@ -65,10 +65,9 @@ def stored_kv(executor, config, block_table, tokens):
     def of_layer(layer):
         kv = [[executor._decoder.kv_block(b, layer, head) for b in blocks] for head in range(heads)]
         return tuple(
-            np.stack([np.concatenate([block[i] for block in of_head]) for of_head in kv], axis=1)
-            .view(np.float16)[:tokens]
+            np.stack([np.concatenate([block[i] for block in of_head]) for of_head in kv], axis=1)[:tokens]
             for i in range(2)
-        )  # fmt: skip
+        )
 
     return [of_layer(layer) for layer in range(config["num_hidden_layers"])]
 

@@ -21,6 +21,19 @@ def open_tiny(folder, **overrides):
     return open_model(write_hf_folder(folder / "model", config, weights))
 
 
+def block_bytes(kind, dim):
+    """Of one KV head of `dim` dimensions: codes padded to 16, a float16 scale (q4: and minimum) for every 32."""
+    padded = -(-dim // 16) * 16
+    scales = 2 * -(-dim // 32)
+    token = {
+        "f16": 2 * dim + 2 * padded,
+        "q8": 2 * (padded + scales),
+        "q4": 2 * (padded // 2 + 2 * scales),
+        "q8,q4": padded + scales + padded // 2 + 2 * scales,
+    }
+    return _native.KV_BLOCK_SIZE * token[kind]
+
+
 @pytest.fixture
 def files(tmp_path):
     with open_tiny(tmp_path) as files:
@@ -35,6 +48,39 @@ def test_loading_allocates_what_was_planned(files, quantization):
     norms = (2 * 3 + 1) * files.config.hidden_size * 4
     assert info.weight_bytes == plan.weight_bytes + norms
     assert (info.kv_bytes, info.work_bytes, info.num_blocks) == (plan.kv_bytes, plan.work_bytes, plan.num_blocks)
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8", "q4", "q8,q4"])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_blocks_are_as_large_as_their_types(kind, dim, tmp_path):
+    with open_tiny(tmp_path, head_dim=dim) as files:
+        options = RuntimeOptions(threads=2, max_model_len=256, max_num_seqs=3, kv_cache_dtype=kind)
+        plan = plan_memory(files, options)
+        executor = CpuExecutor.load(files, options)
+    layers, heads = 3, 2
+    assert plan.kv_bytes == plan.num_blocks * layers * heads * block_bytes(kind, dim)
+    assert (executor.info.kv_bytes, executor.info.work_bytes) == (plan.kv_bytes, plan.work_bytes)
+    assert executor.info.kv_cache_dtype == kind
+    per_token = layers * heads * block_bytes(kind, dim) / _native.KV_BLOCK_SIZE
+    assert executor.kv_bytes_read(100) == pytest.approx(100 * per_token)
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])
+def test_q8_holds_nearly_twice_the_tokens_of_f16(dim, tmp_path):
+    with open_tiny(tmp_path, head_dim=dim) as files:
+        blocks = {
+            kind: plan_memory(files, RuntimeOptions(threads=1, kv_cache_memory=2**28, kv_cache_dtype=kind)).num_blocks
+            for kind in ("f16", "q8")
+        }
+    assert blocks["q8"] >= 1.85 * blocks["f16"]
+
+
+@pytest.mark.parametrize(
+    ("given", "in_use"),
+    [("auto", "f16"), ("f16", "f16"), ("bf16", "bf16"), ("q8,q8", "q8"), ("q8, q4", "q8,q4"), ("auto,q8", "f16,q8")],
+)
+def test_type_of_the_cache_is_named_as_it_is_in_use(files, given, in_use):
+    assert plan_memory(files, RuntimeOptions(threads=1, kv_cache_dtype=given)).kv_cache_dtype == in_use
 
 
 def test_default_cache_holds_every_sequence_when_memory_is_plenty(files):

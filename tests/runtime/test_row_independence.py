@@ -14,21 +14,30 @@ from tests.reference.tiny_models import make_tiny, random_prompt
 LENGTH = 600  # more than two splits of attention
 BLOCKS = -(-LENGTH // _native.KV_BLOCK_SIZE)
 
+# architecture, quantization of the weights, types of the KV cache, changes of the config
 MODELS = {
-    "llama": ("llama", "none", {}),
-    "llama-q8": ("llama", "q8", {"hidden_size": 64, "intermediate_size": 96}),
-    "mistral-q4": ("mistral", "q4", {"hidden_size": 64, "intermediate_size": 96}),
-    "qwen3": ("qwen3", "none", {"head_dim": 40}),
-    "gemma2": ("gemma2", "q8", {}),
-    "one-head-a-group": ("llama", "none", {"num_attention_heads": 6, "num_key_value_heads": 6}),
-    "many-heads-a-group": ("llama", "none", {"num_attention_heads": 12, "num_key_value_heads": 1}),
+    "llama": ("llama", "none", "f16", {}),
+    "llama-q8": ("llama", "q8", "f16", {"hidden_size": 64, "intermediate_size": 96}),
+    "mistral-q4": ("mistral", "q4", "f16", {"hidden_size": 64, "intermediate_size": 96}),
+    "qwen3": ("qwen3", "none", "f16", {"head_dim": 40}),
+    "gemma2": ("gemma2", "q8", "f16", {}),
+    "one-head-a-group": ("llama", "none", "f16", {"num_attention_heads": 6, "num_key_value_heads": 6}),
+    "many-heads-a-group": ("llama", "none", "f16", {"num_attention_heads": 12, "num_key_value_heads": 1}),
+    "kv-bf16": ("llama", "none", "bf16", {}),
+    "kv-q8": ("llama", "q8", "q8", {"hidden_size": 64, "intermediate_size": 96}),
+    "kv-q8-window": ("mistral", "none", "q8", {}),
+    "kv-q8-one-head-a-group": ("llama", "none", "q8", {"num_attention_heads": 6, "num_key_value_heads": 6}),
+    "kv-q8-many-heads-a-group": ("llama", "none", "q8", {"num_attention_heads": 12, "num_key_value_heads": 1}),
+    "kv-q4-soft-cap": ("gemma2", "none", "q4", {"head_dim": 40}),
+    "kv-q8-q4": ("qwen3", "none", "q8,q4", {"head_dim": 48}),
+    "kv-q4-f16": ("llama", "none", "q4,f16", {}),
 }
 
 
 @pytest.fixture(scope="module", params=MODELS)
 def model(request, tmp_path_factory):
     """(load(threads), config, all logits of the prompt in one piece on one thread)"""
-    arch, quantization, overrides = MODELS[request.param]
+    arch, quantization, kv_cache_dtype, overrides = MODELS[request.param]
     config, weights = make_tiny(arch, 3, max_position_embeddings=1024, **overrides)
     path = write_hf_folder(tmp_path_factory.mktemp("model"), config, weights)
     executors = {}
@@ -39,6 +48,7 @@ def model(request, tmp_path_factory):
                 options = RuntimeOptions(
                     threads=threads,
                     quantization=quantization,
+                    kv_cache_dtype=kv_cache_dtype,
                     max_model_len=1024,
                     max_num_seqs=16,
                     max_num_batched_tokens=LENGTH,
@@ -123,12 +133,14 @@ def test_batch_of_thirteen_lengths_leaves_the_bits_alone(model, threads):
     assert_same_bits(then, np.concatenate([expected[n : n + m] for n, m in zip(lengths, more, strict=True)]))
 
 
-def test_a_sequence_that_is_not_finite_leaves_its_neighbours_alone(tmp_path):
+@pytest.mark.parametrize("kv_cache_dtype", ["f16", "bf16", "q8", "q4"])
+def test_a_sequence_that_is_not_finite_leaves_its_neighbours_alone(kv_cache_dtype, tmp_path):
     config, weights = make_tiny("llama", 3)
     weights["model.embed_tokens.weight"][9, 5] = np.nan
     path = write_hf_folder(tmp_path / "model", config, weights)
     with open_model(path) as files:
-        executor = CpuExecutor.load(files, RuntimeOptions(threads=2, max_model_len=512))
+        options = RuntimeOptions(threads=2, max_model_len=512, kv_cache_dtype=kv_cache_dtype)
+        executor = CpuExecutor.load(files, options)
     sound = SequenceInput([1, 2, 3], 0, [0], 1, SamplerSettings())
     (alone,) = executor.step(StepBatch([sound])).sequences
     broken = SequenceInput([1, 9, 9], 0, [1], 1, SamplerSettings())

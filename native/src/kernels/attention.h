@@ -1,31 +1,34 @@
-// What attention kernels work on: blocks of the KV cache and rows of queries.
+// What attention kernels work on: blocks of the KV cache, as kernels/kv_layout.h lays them out, and rows of queries.
 //
-// Layout of one block for one KV head, all float16: keys [head_dim][kKvBlock] (lanes are tokens), then values
-// [kKvBlock][padded head_dim] (lanes are dimensions). Stored values are always finite, so that masked tokens, whatever
-// an earlier owner of the block left there, add exactly nothing.
+// Stored values, scales and minima are always finite, so that masked tokens, whatever an earlier owner of the block
+// left there, add exactly nothing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+
+#include "kernels/kv_layout.h"
 
 namespace lpx {
 
-inline constexpr int kKvBlock = 32;       // tokens of a KV block
 inline constexpr int kSplitTokens = 256;  // attention is accumulated apart over every so many absolute positions
-inline constexpr int kHeadDimStep = 16;   // values and accumulators are padded to a multiple
 inline constexpr int kMaxTileRows = 32;   // query rows (tokens x heads of a group) that share one pass over the keys
 
-// Internal linkage: each instruction set has to keep its own copy.
-static inline int64_t padded_head_dim(int64_t head_dim) {
-    return (head_dim + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep;
-}
-
-// Writes key and value of one token, clamped to the finite float16 range, to slot `slot` of a block.
+// Writes key and value of one token, clamped to the finite range of the type (of float16 where codes are kept), to slot
+// `slot` of a block.
 struct KvWrite {
     const float* key;    // [head_dim]
     const float* value;  // [head_dim]
-    int64_t head_dim;
-    uint16_t* block;  // keys, then values
+    const KvLayout* layout;
+    std::byte* block;
     int slot;
+};
+
+// Codes of query rows for keys that are codes themselves.
+struct QueryCodes {
+    int16_t* codes;  // [rows][padded head_dim]
+    float* scales;   // [rows][groups]
+    float* sums;     // [rows][groups]: scale times the sum of the codes
 };
 
 // Online softmax over the tokens of one split [begin, end) for a tile of query rows; block by block in ascending order,
@@ -38,15 +41,16 @@ struct AttentionTask {
     int64_t first_position;
     int64_t begin, end;  // absolute positions; begin is a multiple of kSplitTokens, end - begin <= kSplitTokens
     int64_t window;      // 0: no limit
-    int64_t head_dim;
+    const KvLayout* layout;
     float softcap;               // 0: off
-    const uint16_t* cache;       // block 0 of this layer and KV head
-    int64_t block_pitch;         // elements from one block to the next
+    const std::byte* cache;      // block 0 of this layer and KV head
+    int64_t block_pitch;         // bytes from one block to the next
     const int32_t* block_table;  // of the sequence
     float* max;                  // [rows]: largest score, kNoScore when the row sees no token of the split
     float* sum;                  // [rows]: sum of exp(score - max)
     float* weighted;             // [rows][padded head_dim]: sum of exp(score - max) * value
     float* scratch;              // [rows][kKvBlock + 1]
+    QueryCodes coded;            // made by code_queries; only where keys are codes
 };
 
 inline constexpr float kNoScore = -1e30f;

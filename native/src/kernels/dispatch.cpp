@@ -15,17 +15,18 @@
     void fill_matrix(KernelTable&);      \
     void fill_quantize(KernelTable&);    \
     void fill_elementwise(KernelTable&); \
+    void fill_kv_store(KernelTable&);    \
     void fill_attention(KernelTable&);   \
     void fill_screen(KernelTable&);      \
     void fill_sampling(KernelTable&);    \
     void fill_roofline(KernelTable&);    \
     }
-#define LPX_KERNEL_SET(isa)                                                                                     \
-    {                                                                                                           \
-        #isa, {                                                                                                 \
-            isa::fill_matrix, isa::fill_quantize, isa::fill_elementwise, isa::fill_attention, isa::fill_screen, \
-                isa::fill_sampling, isa::fill_roofline                                                          \
-        }                                                                                                       \
+#define LPX_KERNEL_SET(isa)                                                                                       \
+    {                                                                                                             \
+        #isa, {                                                                                                   \
+            isa::fill_matrix, isa::fill_quantize, isa::fill_elementwise, isa::fill_kv_store, isa::fill_attention, \
+                isa::fill_screen, isa::fill_sampling, isa::fill_roofline                                          \
+        }                                                                                                         \
     }
 
 namespace lpx {
@@ -49,7 +50,7 @@ namespace {
 
 struct KernelSet {
     const char* name;
-    void (*fill[7])(KernelTable&);
+    void (*fill[8])(KernelTable&);
 };
 
 // Best first.

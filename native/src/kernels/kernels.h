@@ -77,8 +77,12 @@ struct KernelTable {
     // Rotates pairs (j, j + half) of one head in place; cos and sin have `half` values.
     void (*rotate)(float* head, const float* cos, const float* sin, int64_t half) = nullptr;
 
-    // --- attention.cpp: see attention.h ---
+    // --- kv_store.cpp: see attention.h ---
     void (*store_kv)(const KvWrite&) = nullptr;
+    // Fills task.coded from task.query; each row alone (I1).
+    void (*code_queries)(const AttentionTask& task) = nullptr;
+
+    // --- attention.cpp: see attention.h ---
     void (*attend)(const AttentionTask&) = nullptr;
     void (*merge_split)(const MergeTask&) = nullptr;
 

@@ -228,11 +228,22 @@ inline F32 load_bf16(const uint16_t* p) {
 
 // Sum and maximum over the lanes, in a fixed order.
 inline float sum_lanes(F32 a) {
+#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__AVX512F__)
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+#else
+    const __m256 eight = a.v;
+#endif
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
     float lane[kLanes];
     store(lane, a);
     for (int width = kLanes / 2; width > 0; width /= 2)
         for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
     return lane[0];
+#endif
 }
 inline float max_lanes(F32 a) {
 #if defined(__AVX512F__)

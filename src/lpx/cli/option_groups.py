@@ -84,6 +84,15 @@ class ModelOptions:
             metavar="SIZE",
         ),
     ] = None
+    kv_cache_dtype: Annotated[
+        str,
+        _engine(
+            "--kv-cache-dtype",
+            help="Type of keys and values: f16, bf16, q8, q4, or two as K,V. q8 halves the cache; q4 costs quality.",
+            env="LPX_KV_CACHE_DTYPE",
+            metavar="KIND",
+        ),
+    ] = "auto"
     itl_target_ms: Annotated[
         float | None,
         _engine(

@@ -56,6 +56,7 @@ def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | 
             isa=options.isa,
             quantization=options.quantization,
             kv_cache_memory=options.kv_cache_memory,
+            kv_cache_dtype=options.kv_cache_dtype,
             max_model_len=options.max_model_len,
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lpx.errors import ConfigError, MemoryLimitError, UnsupportedModelError
+from lpx.options import parse_kv_cache_dtype
 from lpx.runtime.cpu.cgroup import memory_available
 from lpx.runtime.cpu.topology import default_threads
 
@@ -38,6 +39,13 @@ class MemoryPlan:
     block_size: int  # tokens
     max_model_len: int
     threads: int
+    kv_types: tuple[str, str]  # of keys and values
+
+    @property
+    def kv_cache_dtype(self) -> str:
+        """The name of `kv_types`, as the option spells it."""
+        key, value = self.kv_types
+        return key if key == value else f"{key},{value}"
 
     @property
     def total_bytes(self) -> int:
@@ -67,7 +75,8 @@ def plan_memory(files: ModelFiles, options: RuntimeOptions, *, available: int | 
     check_quantization(files, options.quantization)
     wanted_len = options.max_model_len or config.max_position
     work = native.work_bytes(max_rows=options.max_num_batched_tokens, max_model_len=wanted_len, threads=threads)
-    block_bytes, block_size = native.kv_block_bytes(), _native.KV_BLOCK_SIZE
+    kv_types = parse_kv_cache_dtype(options.kv_cache_dtype)
+    block_bytes, block_size = native.kv_block_bytes(*kv_types), _native.KV_BLOCK_SIZE
     blocks_per_sequence = -(-wanted_len // block_size)
 
     if options.kv_cache_memory is not None:
@@ -94,6 +103,7 @@ def plan_memory(files: ModelFiles, options: RuntimeOptions, *, available: int | 
         block_size=block_size,
         max_model_len=min(wanted_len, num_blocks * block_size),
         threads=threads,
+        kv_types=kv_types,
     )
     if plan.total_bytes > available:
         raise MemoryLimitError(

@@ -16,6 +16,7 @@ class RuntimeOptions:
     isa: str | None = None  # kernel set; None: LPX_ISA, else the best that the processor has
     quantization: str | None = None  # of float weights at load: "none", "q8", "q4"
     kv_cache_memory: int | None = None  # bytes
+    kv_cache_dtype: str = "auto"  # see lpx.options.parse_kv_cache_dtype
     max_model_len: int | None = None  # positions of a sequence; None: what the model and memory allow
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512  # rows of one step

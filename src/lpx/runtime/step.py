@@ -105,7 +105,7 @@ class ExecutorInfo:
     isa: str  # kernel set, e.g. "avx2"
     threads: int
     quantization: str  # weight types by bytes, e.g. "Q4_1 97%, F32 3%"
-    kv_cache_dtype: str  # "f16"
+    kv_cache_dtype: str  # of keys and values: "f16", "q8", or both apart as "q8,q4"
     block_size: int  # tokens per KV block
     num_blocks: int
     weight_bytes: int

@@ -1,137 +1,23 @@
-// Attention over the blocks of the KV cache; see kernels/attention.h for layouts and the order of operations.
+// Attention over the blocks of the KV cache; see kernels/attention.h for the order of operations.
 
 #include "kernels/attention.h"
 
+#include "kernels/attend_codes.h"
+#include "kernels/attend_floats.h"
 #include "kernels/kernels.h"
-#include "kernels/simd.h"
 #include "kernels/simd_math.h"
 
 namespace lpx::LPX_ISA_NS {
 
 namespace {
 
-inline constexpr int kBlockVectors = kKvBlock / kLanes;
-
-void store_kv(const KvWrite& w) {
-    const F32 lowest = set1(-65504.0f), highest = set1(65504.0f);
-    const int64_t padded = padded_head_dim(w.head_dim);
-    uint16_t* const keys = w.block + w.slot;
-    uint16_t* const values = w.block + w.head_dim * kKvBlock + w.slot * padded;
-    for (int64_t i = 0; i < w.head_dim; i += kLanes) {
-        const int64_t n = w.head_dim - i < kLanes ? w.head_dim - i : kLanes;
-        float key[kLanes] = {}, value[kLanes] = {};
-        std::memcpy(key, w.key + i, n * sizeof(float));
-        std::memcpy(value, w.value + i, n * sizeof(float));
-        // max first, with the constant second: a NaN becomes the constant.
-        uint16_t half[kLanes];
-        store_f16(half, min(max(load(key), lowest), highest));
-        for (int64_t j = 0; j < n; ++j) keys[(i + j) * kKvBlock] = half[j];
-        store_f16(half, min(max(load(value), lowest), highest));
-        std::memcpy(values + i, half, n * sizeof(uint16_t));
-    }
-}
-
-// scores[r][t] = sum_d query[r][d] * keys[d][t] for R rows and V vectors of tokens, d ascending. Fetches the keys of
-// the next block meanwhile.
-template <int R, int V>
-inline void score(const float* query, int64_t stride, const uint16_t* keys, const uint16_t* next, int64_t head_dim,
-                  float* scores) {
-    F32 acc[R][V];
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) acc[r][v] = zero();
-    for (int64_t d = 0; d < head_dim; ++d) {
-        prefetch(next + d * kKvBlock);
-        F32 key[V];
-        for (int v = 0; v < V; ++v) key[v] = load_f16(keys + d * kKvBlock + v * kLanes);
-        for (int r = 0; r < R; ++r) {
-            const F32 q = set1(query[r * stride + d]);
-            for (int v = 0; v < V; ++v) acc[r][v] = fma(q, key[v], acc[r][v]);
-        }
-    }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) store(scores + r * kKvBlock + v * kLanes, acc[r][v]);
-}
-
-template <int R>
-void score_block(const float* query, int64_t stride, const uint16_t* keys, const uint16_t* next, int64_t head_dim,
-                 float* scores) {
-    // Up to 12 accumulators, so that the fused multiply-adds hide their latency in the registers there are.
-    constexpr int kWidth = R <= 3 && kBlockVectors >= 4 ? 4 : 2;
-    for (int v = 0; v < kBlockVectors; v += kWidth)
-        score<R, kWidth>(query, stride, keys + v * kLanes, next + v * kLanes, head_dim, scores + v * kLanes);
-}
-
-// weighted[r][d] = weighted[r][d] * factor[r] + sum_t weights[r][t] * values[t][d], t ascending, for V vectors of d.
-// Fetches the values of the next block meanwhile.
-template <int R, int V>
-inline void accumulate(float* weighted, int64_t stride, const float* factor, const float* weights, int tokens,
-                       const uint16_t* values, const uint16_t* next) {
-    F32 acc[R][V];
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) acc[r][v] = mul(load(weighted + r * stride + v * kLanes), set1(factor[r]));
-    for (int t = 0; t < tokens; ++t) {
-        prefetch(next + t * stride);
-        F32 value[V];
-        for (int v = 0; v < V; ++v) value[v] = load_f16(values + t * stride + v * kLanes);
-        for (int r = 0; r < R; ++r) {
-            const F32 w = set1(weights[r * kKvBlock + t]);
-            for (int v = 0; v < V; ++v) acc[r][v] = fma(w, value[v], acc[r][v]);
-        }
-    }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) store(weighted + r * stride + v * kLanes, acc[r][v]);
-}
-
-template <int R>
-void accumulate_block(float* weighted, int64_t padded, const float* factor, const float* weights, int tokens,
-                      const uint16_t* values, const uint16_t* next) {
-    int64_t d = 0;
-    if constexpr (R <= 3)
-        for (; d + 4 * kLanes <= padded; d += 4 * kLanes)
-            accumulate<R, 4>(weighted + d, padded, factor, weights, tokens, values + d, next + d);
-    for (; d + 2 * kLanes <= padded; d += 2 * kLanes)
-        accumulate<R, 2>(weighted + d, padded, factor, weights, tokens, values + d, next + d);
-    for (; d < padded; d += kLanes)
-        accumulate<R, 1>(weighted + d, padded, factor, weights, tokens, values + d, next + d);
-}
-
-// Calls f with the rows in runs of at most 6: (first row, run length as a compile-time constant).
-template <int N>
-struct Rows {
-    static constexpr int value = N;
+// Tokens of a block that a row sees: [low, high), empty when low >= high.
+struct Seen {
+    int low, high;
 };
-template <class F>
-inline void for_row_runs(int rows, F f) {
-    int r = 0;
-    for (; rows - r >= 6; r += 6) f(r, Rows<6>());
-    switch (rows - r) {
-        case 5:
-            f(r, Rows<5>());
-            break;
-        case 4:
-            f(r, Rows<4>());
-            break;
-        case 3:
-            f(r, Rows<3>());
-            break;
-        case 2:
-            f(r, Rows<2>());
-            break;
-        case 1:
-            f(r, Rows<1>());
-            break;
-        default:
-            break;
-    }
-}
 
-// Turns the scores of tokens [low, high) of a block into weights exp(score - new maximum), all others into 0.
-// Returns the factor that carries what was accumulated before over to the new maximum.
-float weigh(float* scores, int low, int high, float softcap, float& highest, float& sum) {
-    if (low >= high) {
-        for (int v = 0; v < kBlockVectors; ++v) store(scores + v * kLanes, zero());
-        return 1.0f;
-    }
+// Masks and caps the scores of a row; returns the largest that it sees.
+inline float mask_scores(float* scores, Seen seen, float softcap) {
     if (softcap > 0.0f) {
         const F32 cap = set1(softcap);
         for (int v = 0; v < kBlockVectors; ++v) {
@@ -139,36 +25,88 @@ float weigh(float* scores, int low, int high, float softcap, float& highest, flo
             store(p, mul(cap, tanh(div(load(p), cap))));
         }
     }
-    for (int t = 0; t < low; ++t) scores[t] = kNoScore;
-    for (int t = high; t < kKvBlock; ++t) scores[t] = kNoScore;
+    for (int t = 0; t < seen.low; ++t) scores[t] = kNoScore;
+    for (int t = seen.high; t < kKvBlock; ++t) scores[t] = kNoScore;
     F32 best = load(scores);
     for (int v = 1; v < kBlockVectors; ++v) best = max(best, load(scores + v * kLanes));
-    const float block_max = max_lanes(best);
-    const float new_max = block_max > highest ? block_max : highest;
-    float lane[kLanes];
-    store(lane, exp(set1(highest - new_max)));  // 0 at the first block
-    const float factor = lane[0];
-    F32 total = zero();
-    for (int v = 0; v < kBlockVectors; ++v) {
-        float* const p = scores + v * kLanes;
-        const F32 weight = exp(sub(load(p), set1(new_max)));  // exactly 0 where masked
-        store(p, weight);
-        total = add(total, weight);
+    return max_lanes(best);
+}
+
+// Turns the scores of a block into weights exp(score - new maximum), exactly 0 where masked. factor[r] becomes what
+// carries over to the new maximum what row r accumulated before. Rows are worked on side by side, for one alone would
+// wait for itself.
+template <class F>
+void weigh(const AttentionTask& task, float* scores, float* factor, F seen_by) {
+    for (int first = 0; first < task.rows; first += kLanes) {
+        const int count = task.rows - first < kLanes ? task.rows - first : kLanes;
+        float before[kLanes] = {}, after[kLanes] = {}, carry[kLanes];
+        Seen seen[kLanes];
+        for (int i = 0; i < count; ++i) {
+            const int r = first + i;
+            seen[i] = seen_by(r);
+            before[i] = after[i] = task.max[r];
+            if (seen[i].low >= seen[i].high) continue;
+            const float highest = mask_scores(scores + r * kKvBlock, seen[i], task.softcap);
+            if (highest > before[i]) after[i] = highest;
+        }
+        store(carry, exp(sub(load(before), load(after))));  // 0 at the first block, 1 where nothing is seen
+        for (int i = 0; i < count; ++i) {
+            const int r = first + i;
+            float* const row = scores + r * kKvBlock;
+            if (seen[i].low >= seen[i].high) {
+                for (int v = 0; v < kBlockVectors; ++v) store(row + v * kLanes, zero());
+                factor[r] = 1.0f;
+                continue;
+            }
+            F32 total = zero();
+            for (int v = 0; v < kBlockVectors; ++v) {
+                float* const p = row + v * kLanes;
+                const F32 weight = exp(sub(load(p), set1(after[i])));
+                store(p, weight);
+                total = add(total, weight);
+            }
+            task.max[r] = after[i];
+            task.sum[r] = task.sum[r] * carry[i] + sum_lanes(total);
+            factor[r] = carry[i];
+        }
     }
-    highest = new_max;
-    sum = sum * factor + sum_lanes(total);
-    return factor;
+}
+
+void score_block(const AttentionTask& task, const std::byte* block, const std::byte* next, float* scores) {
+    switch (task.layout->types.key) {
+        case KvType::F16:
+            return score_floats<Float16>(task, block, next, scores);
+        case KvType::BF16:
+            return score_floats<Bfloat16>(task, block, next, scores);
+        case KvType::Q8:
+            return score_codes<8>(task, block, next, scores);
+        case KvType::Q4:
+            return score_codes<4>(task, block, next, scores);
+    }
+}
+
+void accumulate_block(const AttentionTask& task, const std::byte* block, const std::byte* next, int tokens,
+                      const float* factor, const float* weights) {
+    switch (task.layout->types.value) {
+        case KvType::F16:
+            return accumulate_floats<Float16>(task, block, next, tokens, factor, weights);
+        case KvType::BF16:
+            return accumulate_floats<Bfloat16>(task, block, next, tokens, factor, weights);
+        case KvType::Q8:
+            return accumulate_codes<8>(task, block, next, tokens, factor, weights);
+        case KvType::Q4:
+            return accumulate_codes<4>(task, block, next, tokens, factor, weights);
+    }
 }
 
 void attend(const AttentionTask& task) {
-    const int64_t padded = padded_head_dim(task.head_dim);
     float* const scores = task.scratch;
     float* const factor = task.scratch + task.rows * kKvBlock;
     for (int r = 0; r < task.rows; ++r) {
         task.max[r] = kNoScore;
         task.sum[r] = 0.0f;
     }
-    for (int64_t i = 0; i < task.rows * padded; i += kLanes) store(task.weighted + i, zero());
+    for (int64_t i = 0; i < task.rows * task.layout->padded; i += kLanes) store(task.weighted + i, zero());
 
     // Positions that some row of the tile sees.
     const int64_t last = task.first_position + (task.rows - 1) / task.group;
@@ -178,28 +116,21 @@ void attend(const AttentionTask& task) {
         begin = (task.first_position - task.window + 1) / kKvBlock * kKvBlock;
 
     for (int64_t start = begin; start < end; start += kKvBlock) {
-        const uint16_t* const keys = task.cache + task.block_table[start / kKvBlock] * task.block_pitch;
-        const uint16_t* const values = keys + task.head_dim * kKvBlock;
+        const std::byte* const block = task.cache + task.block_table[start / kKvBlock] * task.block_pitch;
         const int64_t after = start + kKvBlock < end ? start + kKvBlock : start;
-        const uint16_t* const next = task.cache + task.block_table[after / kKvBlock] * task.block_pitch;
+        const std::byte* const next = task.cache + task.block_table[after / kKvBlock] * task.block_pitch;
         const int tokens = static_cast<int>(end - start < kKvBlock ? end - start : kKvBlock);
-        for_row_runs(task.rows, [&](int r, auto n) {
-            score_block<decltype(n)::value>(task.query + r * padded, padded, keys, next, task.head_dim,
-                                            scores + r * kKvBlock);
-        });
-        for (int r = 0; r < task.rows; ++r) {
+        score_block(task, block, next, scores);
+        weigh(task, scores, factor, [&](int r) {
             const int64_t position = task.first_position + r / task.group;
-            int64_t low = task.window > 0 ? position - task.window + 1 - start : 0;
-            int64_t high = (position + 1 < end ? position + 1 : end) - start;
-            low = low < 0 ? 0 : low;
-            high = high > kKvBlock ? kKvBlock : high;
-            factor[r] = weigh(scores + r * kKvBlock, static_cast<int>(low < kKvBlock ? low : kKvBlock),
-                              static_cast<int>(high), task.softcap, task.max[r], task.sum[r]);
-        }
-        for_row_runs(task.rows, [&](int r, auto n) {
-            accumulate_block<decltype(n)::value>(task.weighted + r * padded, padded, factor + r, scores + r * kKvBlock,
-                                                 tokens, values, next + task.head_dim * kKvBlock);
+            const int64_t low = task.window > 0 ? position - task.window + 1 - start : 0;
+            const int64_t high = (position + 1 < end ? position + 1 : end) - start;
+            return Seen{static_cast<int>(low < 0          ? 0
+                                         : low < kKvBlock ? low
+                                                          : kKvBlock),
+                        static_cast<int>(high < kKvBlock ? high : kKvBlock)};
         });
+        accumulate_block(task, block, next, tokens, factor, scores);
     }
 }
 
@@ -228,7 +159,6 @@ void merge_split(const MergeTask& task) {
 }  // namespace
 
 void fill_attention(KernelTable& table) {
-    table.store_kv = store_kv;
     table.attend = attend;
     table.merge_split = merge_split;
 }

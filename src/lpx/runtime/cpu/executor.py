@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from lpx import _native
 from lpx.errors import ConfigError, ModelFileError
 from lpx.runtime.cpu.flat_step import FlatStep
+from lpx.runtime.kv_quality import describe_kv_loss
 from lpx.runtime.memory import MemoryPlan, native_config, plan_memory, quantize_bits
 from lpx.runtime.step import ExecutorInfo, StepBatch, StepResult
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from lpx.model.files import ModelFiles
     from lpx.runtime.options import RuntimeOptions
 
+_LOG = logging.getLogger(__name__)
 _BATCH_BYTES = 32 << 20
 
 
@@ -49,6 +52,8 @@ class CpuExecutor:
         """
         plan = plan or plan_memory(files, options)
         config = files.config
+        if (loss := describe_kv_loss(config, plan.kv_cache_dtype)) is not None:
+            _LOG.warning("%s", loss)
         try:
             decoder = _native.Decoder(
                 config=native_config(config),
@@ -57,6 +62,8 @@ class CpuExecutor:
                 max_rows=options.max_num_batched_tokens,
                 max_model_len=plan.max_model_len,
                 kv_blocks=plan.num_blocks,
+                key_type=plan.kv_types[0],
+                value_type=plan.kv_types[1],
             )
         except ValueError as error:
             raise ConfigError(str(error)) from error
@@ -153,7 +160,7 @@ def _info(decoder: _native.Decoder, plan: MemoryPlan, packed: dict[str, int]) ->
         isa=decoder.isa,
         threads=plan.threads,
         quantization=", ".join(f"{kind} {max(1, round(100 * part / total))}%" for kind, part in shares),
-        kv_cache_dtype="f16",
+        kv_cache_dtype=plan.kv_cache_dtype,
         block_size=plan.block_size,
         num_blocks=plan.num_blocks,
         weight_bytes=decoder.weight_bytes,

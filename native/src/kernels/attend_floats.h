@@ -1,0 +1,103 @@
+// Scores and weighted sums of a block whose keys or values are floats of 16 bits.
+//
+// Included only by src/kernels/isa/attention.cpp, under the same rules as simd.h.
+#pragma once
+
+#include "attention.h"
+#include "row_runs.h"
+
+namespace lpx::LPX_ISA_NS {
+
+struct Float16 {
+    static F32 load(const uint16_t* p) { return load_f16(p); }
+};
+struct Bfloat16 {
+    static F32 load(const uint16_t* p) { return load_bf16(p); }
+};
+
+// scores[r][t] = sum_d query[r][d] * keys[d][t] for R rows and V vectors of tokens, d ascending. Fetches the keys of
+// the next block meanwhile.
+template <class T, int R, int V>
+inline void score(const float* query, int64_t stride, const uint16_t* keys, const uint16_t* next, int64_t head_dim,
+                  float* scores) {
+    F32 acc[R][V];
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) acc[r][v] = zero();
+    for (int64_t d = 0; d < head_dim; ++d) {
+        prefetch(next + d * kKvBlock);
+        F32 key[V];
+        for (int v = 0; v < V; ++v) key[v] = T::load(keys + d * kKvBlock + v * kLanes);
+        for (int r = 0; r < R; ++r) {
+            const F32 q = set1(query[r * stride + d]);
+            for (int v = 0; v < V; ++v) acc[r][v] = fma(q, key[v], acc[r][v]);
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) store(scores + r * kKvBlock + v * kLanes, acc[r][v]);
+}
+
+template <class T, int R>
+void score_run(const float* query, int64_t stride, const uint16_t* keys, const uint16_t* next, int64_t head_dim,
+               float* scores) {
+    // Up to 12 accumulators, so that the fused multiply-adds hide their latency in the registers there are.
+    constexpr int kWidth = R <= 3 && kBlockVectors >= 4 ? 4 : 2;
+    for (int v = 0; v < kBlockVectors; v += kWidth)
+        score<T, R, kWidth>(query, stride, keys + v * kLanes, next + v * kLanes, head_dim, scores + v * kLanes);
+}
+
+// weighted[r][d] = weighted[r][d] * factor[r] + sum_t weights[r][t] * values[t][d], t ascending, for V vectors of d.
+// Fetches the values of the next block meanwhile.
+template <class T, int R, int V>
+inline void accumulate(float* weighted, int64_t stride, const float* factor, const float* weights, int tokens,
+                       const uint16_t* values, const uint16_t* next) {
+    F32 acc[R][V];
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) acc[r][v] = mul(load(weighted + r * stride + v * kLanes), set1(factor[r]));
+    for (int t = 0; t < tokens; ++t) {
+        prefetch(next + t * stride);
+        F32 value[V];
+        for (int v = 0; v < V; ++v) value[v] = T::load(values + t * stride + v * kLanes);
+        for (int r = 0; r < R; ++r) {
+            const F32 w = set1(weights[r * kKvBlock + t]);
+            for (int v = 0; v < V; ++v) acc[r][v] = fma(w, value[v], acc[r][v]);
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) store(weighted + r * stride + v * kLanes, acc[r][v]);
+}
+
+template <class T, int R>
+void accumulate_run(float* weighted, int64_t padded, const float* factor, const float* weights, int tokens,
+                    const uint16_t* values, const uint16_t* next) {
+    int64_t d = 0;
+    if constexpr (R <= 3)
+        for (; d + 4 * kLanes <= padded; d += 4 * kLanes)
+            accumulate<T, R, 4>(weighted + d, padded, factor, weights, tokens, values + d, next + d);
+    for (; d + 2 * kLanes <= padded; d += 2 * kLanes)
+        accumulate<T, R, 2>(weighted + d, padded, factor, weights, tokens, values + d, next + d);
+    for (; d < padded; d += kLanes)
+        accumulate<T, R, 1>(weighted + d, padded, factor, weights, tokens, values + d, next + d);
+}
+
+template <class T>
+void score_floats(const AttentionTask& task, const std::byte* block, const std::byte* next, float* scores) {
+    const int64_t padded = task.layout->padded;
+    for_row_runs(task.rows, [&](int r, auto n) {
+        score_run<T, decltype(n)::value>(task.query + r * padded, padded, reinterpret_cast<const uint16_t*>(block),
+                                         reinterpret_cast<const uint16_t*>(next), task.layout->head_dim,
+                                         scores + r * kKvBlock);
+    });
+}
+
+template <class T>
+void accumulate_floats(const AttentionTask& task, const std::byte* block, const std::byte* next, int tokens,
+                       const float* factor, const float* weights) {
+    const int64_t padded = task.layout->padded, values = task.layout->values;
+    for_row_runs(task.rows, [&](int r, auto n) {
+        accumulate_run<T, decltype(n)::value>(task.weighted + r * padded, padded, factor + r, weights + r * kKvBlock,
+                                              tokens, reinterpret_cast<const uint16_t*>(block + values),
+                                              reinterpret_cast<const uint16_t*>(next + values));
+    });
+}
+
+}  // namespace lpx::LPX_ISA_NS
