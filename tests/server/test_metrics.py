@@ -25,7 +25,7 @@ def scrape(server: LiveServer) -> dict[str, dict[tuple[str, ...], float]]:
         for sample in family.samples:
             labels = dict(sample.labels)
             assert labels.pop("model_name") == "fake"
-            assert set(labels) <= {"finished_reason", "le"}
+            assert set(labels) <= {"finished_reason", "le", "position", "reason", "rows"}
             found.setdefault(sample.name, {})[tuple(labels.values())] = sample.value
     return found
 

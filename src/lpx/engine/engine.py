@@ -277,6 +277,7 @@ class Engine(RequestIntake):
             steps_total=self._steps_total,
             finished_total=dict(self._finished_total),
             drafts=DraftCounts() if self.speculation is None else self.speculation.counts,
+            step_cost_ms={} if self.speculation is None else self.speculation.costs.shown(),
             drafts_declined={} if self.speculation is None else dict(self.speculation.declined),
         )
 

@@ -111,6 +111,7 @@ class EngineStats:
     steps_total: int
     finished_total: dict[str, int]  # choices by finish reason
     drafts: DraftCounts  # of all sequences
+    step_cost_ms: dict[int, float]  # expected, by rows of a decode step; empty: not known
     drafts_declined: dict[str, int]  # decode steps of sequences without a draft, by reason
 
 

@@ -1,6 +1,7 @@
 """`GET /metrics`: figures of the engine and of its answers in Prometheus' text format.
 
-Stems are vLLM's, under `lpx:`. The only label beside `model_name` is the kind of ending: nothing of a request.
+Stems are vLLM's, under `lpx:`. Labels beside `model_name` are kinds of endings and reasons, and small numbers: nothing
+of a request.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float]], ...] = (
     ("num_preemptions", "Times that a sequence gave its blocks up.", lambda stats: stats.preemptions_total),
     ("prefix_cache_queries", "Prompt tokens that were looked up.", lambda stats: stats.prefix_cache_queries_total),
     ("prefix_cache_hits", "Prompt tokens that were found.", lambda stats: stats.prefix_cache_hits_total),
+    ("spec_decode_num_drafts", "Drafts that were verified.", lambda stats: stats.drafts.steps),
+    ("spec_decode_num_draft_tokens", "Tokens that were drafted.", lambda stats: stats.drafts.drafted),
+    ("spec_decode_num_accepted_tokens", "Drafted tokens that were right.", lambda stats: stats.drafts.accepted),
 )
 
 
@@ -75,6 +79,7 @@ class _Figures:
         for reason, count in self._stats.finished_total.items():
             ends.add_metric([*self._model, reason], count)
         yield ends
+        yield from self._speculation()
         for stem, text, latency in (
             ("time_to_first_token_seconds", "From arrival to first token.", self._latencies.time_to_first_token),
             (
@@ -87,3 +92,34 @@ class _Figures:
             histogram = HistogramMetricFamily(f"lpx:{stem}", text, labels=["model_name"])
             histogram.add_metric(self._model, latency.cumulative(), latency.total)
             yield histogram
+
+    def _speculation(self) -> Iterator[Metric]:
+        """Which drafts were right, and why there was none: enough to see why speculation is on or off."""
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+        drafts = self._stats.drafts
+        for kind, counts in (("draft", drafts.drafted_by_position), ("accepted", drafts.accepted_by_position)):
+            by_position = CounterMetricFamily(
+                f"lpx:spec_decode_num_{kind}_tokens_per_pos",
+                f"{'Drafted' if kind == 'draft' else 'Right'} tokens by their place in the draft.",
+                labels=["model_name", "position"],
+            )
+            for position, count in enumerate(counts):
+                by_position.add_metric([*self._model, str(position)], count)
+            yield by_position
+        declined = CounterMetricFamily(
+            "lpx:spec_decode_num_declined",
+            "Looks for a draft that ended without one, by sequence and reason.",
+            labels=["model_name", "reason"],
+        )
+        for reason, count in self._stats.drafts_declined.items():
+            declined.add_metric([*self._model, reason], count)
+        yield declined
+        cost = GaugeMetricFamily(
+            "lpx:spec_decode_step_cost_seconds",
+            "What a decode step is expected to take, by its number of rows.",
+            labels=["model_name", "rows"],
+        )
+        for rows, ms in self._stats.step_cost_ms.items():
+            cost.add_metric([*self._model, str(rows)], ms / 1e3)
+        yield cost

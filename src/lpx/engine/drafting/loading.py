@@ -9,6 +9,7 @@ from lpx.engine.drafting.drafter import Drafter
 from lpx.engine.drafting.ngram import NgramDrafter
 from lpx.engine.drafting.suffix import SuffixDrafter
 from lpx.errors import MemoryLimitError
+from lpx.options import parse_kv_cache_dtype
 
 if TYPE_CHECKING:
     from lpx.engine.drafting.draft_model import DraftModelDrafter
@@ -69,7 +70,8 @@ def _load_draft_model(
         files.forget_tokenizer_source()
         max_model_len = min(executor.max_model_len, files.config.max_position)
         # As many positions as the large model has, so that the pools run full together.
-        kv_bytes = executor.info.num_blocks * native_config(files.config).kv_block_bytes()
+        kv_types = parse_kv_cache_dtype(runtime_options.kv_cache_dtype)
+        kv_bytes = executor.info.num_blocks * native_config(files.config).kv_block_bytes(*kv_types)
         draft_options = replace(
             runtime_options, quantization=None, max_model_len=max_model_len, kv_cache_memory=kv_bytes
         )

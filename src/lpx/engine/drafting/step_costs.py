@@ -68,6 +68,10 @@ class StepCosts:
         cost = self._estimate(rows)
         return cost if rows == 1 else max(cost, self._estimate(1))  # more rows are never faster
 
+    def shown(self) -> dict[int, float]:
+        """Milliseconds by rows, for people; empty while costs are not known."""
+        return {rows: self.ms(rows) for rows in (1, 2, 4, 8, 16)} if self.known else {}
+
     def observe(self, rows: int, ms: float) -> None:
         """Take in a decode step that ran."""
         if ms <= 0:
