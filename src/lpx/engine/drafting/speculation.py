@@ -61,22 +61,20 @@ class Speculation:
             return None
         limits = [self._limit(sequence) for sequence in sequences]
         best_rate, best = 1.0, None
-        found = False
+        found: set[int] = set()  # sequences that something could be drafted for
         for drafter in self.drafters:
             odds = [
                 drafter.odds(sequence, limit) if limit > 0 else []
                 for sequence, limit in zip(sequences, limits, strict=True)
             ]
+            found.update(i for i, chances in enumerate(odds) if chances)
             if not any(odds):
                 continue
-            found = True
             counts, rate = self._choose(odds, drafter)
             if any(counts) and (best is None or rate > best_rate):
                 best_rate, best = rate, (drafter, counts)
         if best is None:
-            self.declined["would_not_pay" if found else "no_draft"] += len(sequences)
-            for sequence in sequences:
-                sequence.speculation = "would_not_pay" if found else "no_draft"
+            self._decline(sequences, found)
             return None
         drafter, counts = best
         grow = self._kv_cache.grow
@@ -124,6 +122,12 @@ class Speculation:
         """Free what the drafters hold; idempotent."""
         for drafter in self.drafters:
             drafter.close()
+
+    def _decline(self, sequences: SequenceOf[Sequence], found: set[int]) -> None:
+        for i, sequence in enumerate(sequences):
+            if sequence.request.params.speculative != "off":
+                sequence.speculation = "would_not_pay" if i in found else "no_draft"
+                self.declined[sequence.speculation] += 1
 
     def _limit(self, sequence: Sequence) -> int:
         """Drafted tokens that the sequence could take at most."""
