@@ -465,8 +465,9 @@ def test_rejected_drafts_are_never_found(make_engine: MakeEngine) -> None:
 # The native decoder.
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["f16", "q8", "q8,q4"])
 @pytest.mark.parametrize("arch", ["mistral", "gemma2"])  # windows of 19 tokens, in all layers and in every other one
-def test_sliding_window_finds_every_position_it_needs(tmp_path: Path, arch: str) -> None:
+def test_sliding_window_finds_every_position_it_needs(tmp_path: Path, arch: str, kv_cache_dtype: str) -> None:
     config, weights = make_tiny(arch, 3, max_position_embeddings=512)
     path = write_hf_folder(tmp_path, config, weights)
     rng = random.Random(5)
@@ -476,6 +477,7 @@ def test_sliding_window_finds_every_position_it_needs(tmp_path: Path, arch: str)
     outputs: list[list[Any]] = []
     for enabled in (True, False):
         options: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "threads": 2}
+        options["kv_cache_dtype"] = kv_cache_dtype
         with LLM(path, max_model_len=512, enable_prefix_caching=enabled, **options) as llm:
             size = llm.info.block_size
             made = [llm.generate([turn], params, use_tqdm=False)[0] for turn in turns]

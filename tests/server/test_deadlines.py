@@ -64,17 +64,21 @@ def test_queue_that_takes_longer_is_429_with_retry_after(start_server: StartServ
     shut.set()
     held = server.send_json("/generate", {"prompt": "x" * 200, "max_tokens": 1})
     eventually(lambda: scheduler.running, "a prompt that is being computed")
+    behind = server.send_json("/generate", {"prompt": "z" * 100, "max_tokens": 1})
+    eventually(lambda: engine.stats().waiting, "a prompt that the engine thread has no time for yet")
     for _ in range(20):
         scheduler.pace.observe(0, 100, 1000.0)
     refused = server.post("/v1/completions", {"prompt": "y", "max_latency_ms": 100})
     gate.set()
     assert refused.status_code == 429
-    assert refused.headers["retry-after"] == "2"  # 200 rows take 2 s, 100 ms are allowed
+    assert refused.headers["retry-after"] == "3"  # 300 rows take 3 s, 100 ms are allowed
     error = refused.json()["error"]
     assert error["type"] == "rate_limit_error"
     assert "max_latency_ms is 100" in error["message"]
-    assert held.recv(12) == b"HTTP/1.1 200"
-    held.close()
+    for connection in (held, behind):
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        connection.close()
+    assert not engine._on_the_way
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,7 @@ class AsyncEngine:
         self._outboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Outbox] = weakref.WeakKeyDictionary()
         self._routes: dict[str, _Outbox] = {}  # of unfinished requests; guarded by the lock
         self._in_flight = 0  # unfinished choices; guarded by the lock
+        self._on_the_way: list[Request] = []  # that the engine thread has not taken over; guarded by the lock
         self._stopping = False  # no new requests; guarded by the lock
         self._stop_now = False  # of the engine thread
         self._courier_queue: SimpleQueue[_Outbox | None] = SimpleQueue()
@@ -269,8 +270,8 @@ class AsyncEngine:
         engine, count, request_id = self._engine, request.params.n, request.request_id
         stream = RequestStream(self, request)
         engine.check_open()
-        check_latency(request, engine.scheduler)
         with self._lock:
+            check_latency(request, engine.scheduler, self._on_the_way)
             if self._stopping:
                 raise EngineStoppedError("the engine is shutting down")
             limit = engine.scheduler.max_num_seqs + engine.max_waiting
@@ -288,6 +289,7 @@ class AsyncEngine:
             self._routes[request_id] = outbox
             self._in_flight += count
             stream._closed = False
+            self._on_the_way.append(request)
             self._commands.put(lambda: self._add(request))
         return stream
 
@@ -335,6 +337,8 @@ class AsyncEngine:
         self._stop_now = True
 
     def _add(self, request: Request) -> None:
+        with self._lock:
+            self._on_the_way.remove(request)
         try:
             self._engine.add(request)
         except LpxError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lpx.errors import LatencyUnreachableError
@@ -45,11 +46,12 @@ class Deadlines:
         return sorted((r for r in self._requests if r.deadline_ns <= now_ns), key=lambda request: request.deadline_ns)
 
 
-def check_latency(request: Request, scheduler: Scheduler) -> None:
+def check_latency(request: Request, scheduler: Scheduler, on_the_way: Iterable[Request] = ()) -> None:
     """Raise `LatencyUnreachableError` when what waits before `request` takes longer than it may last.
 
-    May be called from any thread. An estimate, from the pace of the latest prompts and from the part of prompts that
-    was found in the cache so far; before the first prompt there is none, and nothing is refused.
+    `on_the_way` are requests that the scheduler does not know yet. May be called from any thread. An estimate, from the
+    pace of the latest prompts and from the part of prompts that was found in the cache so far; before the first prompt
+    there is none, and nothing is refused.
     """
     allowed_ms, rate = request.params.max_latency_ms, scheduler.pace.rows_per_second
     if allowed_ms is None or rate is None:
@@ -57,6 +59,7 @@ def check_latency(request: Request, scheduler: Scheduler) -> None:
     # Choices of a request share its prompt.
     prompts = [s for s in (*scheduler.running, *scheduler.waiting) if s.pending > 1 and s.index == 0]
     rows = sum(sequence.pending for sequence in prompts if sequence.priority <= request.params.priority)
+    rows += sum(len(other.prompt_ids) for other in on_the_way if other.params.priority <= request.params.priority)
     computed = 1.0
     prefix_cache = scheduler.prefix_cache
     if prefix_cache is not None and prefix_cache.queried_tokens:
