@@ -69,7 +69,7 @@ def test_kept_is_what_the_type_says(kind, dim, isa):
 def test_attention_is_that_over_what_is_kept(types, dim, isa):
     head = Head(types, dim, isa)
     keys, values = head.kept()
-    for rows, group, first in ((3, 3, TOKENS - 1), (14, 7, TOKENS - 2), (30, 3, 250), (4, 4, 31), (1, 1, 0)):
+    for rows, group, first in ((3, 3, TOKENS - 1), (14, 7, TOKENS - 2), (30, 3, 250), (30, 3, 314), (4, 4, 31), (1, 1, 0)):
         query = head.query(rows)
         actual = head.native.attend(query, group, first, head.table)
         expected = attention(query, keys, values, group, first)
@@ -82,9 +82,10 @@ def test_windows_and_soft_caps_are_kept(types, isa):
     head = Head(types, 48, isa)
     keys, values = head.kept()
     query = head.query(12)
-    for window, softcap in ((19, 0.0), (300, 0.0), (0, 2.0), (70, 1.0)):
-        actual = head.native.attend(query, 2, TOKENS - 6, head.table, window, softcap)
-        expected = attention(query, keys, values, 2, TOKENS - 6, window, softcap)
+    # From 495 on, the window of 19 leaves block 14 within the tile.
+    for first, window, softcap in ((495, 19, 0.0), (TOKENS - 6, 300, 0.0), (TOKENS - 6, 0, 2.0), (400, 70, 1.0)):
+        actual = head.native.attend(query, 2, first, head.table, window, softcap)
+        expected = attention(query, keys, values, 2, first, window, softcap)
         assert np.abs(actual - expected).max() < tolerance(*types) * np.abs(values).max()
 
 
@@ -147,6 +148,14 @@ def test_codes_follow_the_size_of_the_values(kind, size, isa):
     _, values = head.block(0)
     step = 2 * size / (254 if kind == "q8" else 15)
     assert np.abs(values - rows).max() <= 0.52 * step + 2.0**-24
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_padding_of_a_head_does_not_widen_the_range_of_its_codes(isa):
+    head = _native.KvHead("f16", "q4", 10, 1, isa)
+    rows = np.random.default_rng(1).uniform(8, 8.5, (BLOCK, 10)).astype(np.float32)
+    head.store(rows, rows, 0, [0])
+    assert np.abs(head.block(0)[1] - rows).max() < 0.5 / 15
 
 
 @pytest.mark.parametrize("isa", ISAS)
