@@ -25,6 +25,7 @@ class Lpx:
             max_num_seqs=sequences,
             max_num_batched_tokens=batch,
             isa=isa,
+            speculative_config={"method": "off"},  # plain decoding is compared; speculation.py has the rest
         )
         info = self.llm.info
         return {
