@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,10 @@ class EngineOptions:
         if isinstance(self.max_waiting, bool) or not isinstance(self.max_waiting, int) or self.max_waiting < 0:
             raise ConfigError(f"max_waiting must be a whole number of at least 0, not {self.max_waiting!r}")
         target = self.itl_target_ms
-        if target is not None and (isinstance(target, bool) or not isinstance(target, (int, float)) or not target > 0):
-            raise ConfigError(f"itl_target_ms must be a number above 0, not {target!r}")
+        if target is not None and (
+            isinstance(target, bool) or not isinstance(target, (int, float)) or not 0 < target < inf
+        ):
+            raise ConfigError(f"itl_target_ms must be a finite number above 0, not {target!r}")
         if not isinstance(self.enable_prefix_caching, bool):
             raise ConfigError(f"enable_prefix_caching must be true or false, not {self.enable_prefix_caching!r}")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):

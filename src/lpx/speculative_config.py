@@ -13,6 +13,13 @@ Method = Literal["auto", "suffix", "ngram", "draft_model", "off"]
 METHODS: tuple[str, ...] = get_args(Method)
 MOST_DRAFTED = 64
 
+# Methods that use a key; all others use the keys that are not listed.
+_USERS: dict[str, tuple[Method, ...]] = {
+    "prompt_lookup_min": ("ngram",),
+    "prompt_lookup_max": ("ngram",),
+    "suffix_decoding_max_cached_requests": ("auto", "suffix"),
+    "suffix_decoding_min_token_prob": ("suffix",),
+}
 _EXAMPLE = '{"method": "suffix", "num_speculative_tokens": 8}'
 
 
@@ -81,8 +88,10 @@ class SpeculativeConfig:
             return given
         if isinstance(given, str):
             try:
-                given = json.loads(given)
-            except (ValueError, RecursionError) as error:
+                given = json.loads(given, object_pairs_hook=_unlike_keys)
+            except RecursionError:
+                raise ConfigError(f"the speculative config is nested too deep; write it like {_EXAMPLE}") from None
+            except ValueError as error:
                 raise ConfigError(f"the speculative config is not JSON ({error}); write it like {_EXAMPLE}") from None
         if not isinstance(given, Mapping):
             raise ConfigError(f"a speculative config is an object like {_EXAMPLE}, not {given!r}")
@@ -90,7 +99,20 @@ class SpeculativeConfig:
         for key in given:
             if key not in known:
                 raise ConfigError(f"the speculative config has the key {key!r}; known are {', '.join(known)}")
-        return cls(**given)
+        config = cls(**given)
+        for key in given:
+            users = _USERS.get(key)
+            if users is not None and config.method not in (*users, "off"):
+                raise ConfigError(f'the speculative method "{config.method}" has no use for {key}')
+        return config
+
+
+def _unlike_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"the speculative config has the key {key!r} twice")
+    return dict(pairs)
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:

@@ -78,6 +78,28 @@ def test_prompt_ends_in_its_middle_and_can_be_found(make_engine: MakeEngine, clo
     assert delta.cached_tokens == 16
 
 
+def test_steps_of_prompts_are_no_longer_than_the_nearest_deadline(make_engine: MakeEngine, clock: Clock) -> None:
+    executor = FakeExecutor(num_blocks=200)
+    rows: list[int] = []
+
+    def compute(number: int) -> None:  # a millisecond for each row
+        if number:
+            rows.append(executor.steps[-1].total)
+        clock.now += 1_000_000 * (rows[-1] if rows else 100)
+
+    executor.before_step = compute
+    engine = make_engine(executor, max_model_len=700, max_num_batched_tokens=300, enable_prefix_caching=False)
+    for _ in range(4):
+        engine.scheduler.pace.observe(0, 100, 100.0)
+    engine.add_request(PROMPT * 20, limited(200), "late")
+    engine.add_request(PROMPT * 20, SamplingParams(temperature=0, max_tokens=2), "other")
+    deltas = run(engine)
+    assert deltas["late", 0][-1].finish_reason == "timeout"
+    first = executor.steps[0].total
+    assert 150 <= first <= 200  # what fits, not the 300 of the budget
+    assert max(step.total for step in executor.steps) == 300  # later nobody is in a hurry
+
+
 def test_waiting_ends_too(make_engine: MakeEngine, clock: Clock) -> None:
     engine = make_engine(FakeExecutor(before_step=clock.tick), max_num_seqs=1)
     engine.add_request(PROMPT, SamplingParams(temperature=0, max_tokens=30), "runs")

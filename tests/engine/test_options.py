@@ -35,6 +35,7 @@ from tests.engine.fake_executor import ByteTokenizer
         ("max_waiting", -1),
         ("enable_prefix_caching", "yes"),
         ("itl_target_ms", 0),
+        ("itl_target_ms", float("inf")),
         ("itl_target_ms", "5"),
         ("seed", "1"),
     ],

@@ -152,7 +152,7 @@ def test_salts_keep_requests_apart_that_come_together(make_engine: MakeEngine) -
     assert (first.cached_tokens, second.cached_tokens, computed(engine)) == (0, 0, 42)
 
 
-@pytest.mark.parametrize("salt", [1, b"a", "x" * 257, ["a"]])
+@pytest.mark.parametrize("salt", [1, b"a", "x" * 257, ["a"], "a\ud800", "\ufffd"])
 def test_wrong_salt_is_refused(salt: Any) -> None:
     with pytest.raises(InvalidRequestError) as refusal:
         SamplingParams(cache_salt=salt)

@@ -22,6 +22,10 @@ class Deadlines:
         self.next_ns = NO_DEADLINE  # monotonic
         self._requests: set[Request] = set()
 
+    def ms_left(self, now_ns: int) -> float | None:
+        """Until the next deadline, not below 0; None without one."""
+        return None if self.next_ns == NO_DEADLINE else max(self.next_ns - now_ns, 0) / 1e6
+
     def add(self, request: Request) -> None:
         if request.deadline_ns != NO_DEADLINE:
             self._requests.add(request)

@@ -174,6 +174,8 @@ class Engine(RequestIntake):
         self._requests_total += 1
         for sequence in request.sequences:
             sequence.arrival = next(self._arrivals)
+            if self.speculation is not None and request.params.speculative != "off":
+                sequence.speculation = "no_draft"
             self.scheduler.add(sequence)
 
     def is_open(self, request_id: str) -> bool:
@@ -212,7 +214,7 @@ class Engine(RequestIntake):
         """
         late = self._end_overdue() if self._deadlines.next_ns <= monotonic_ns() else []
         try:
-            plan = self.scheduler.schedule()
+            plan = self.scheduler.schedule(self._deadlines.ms_left(monotonic_ns()))
             if not plan:
                 return late
             now = monotonic_ns()

@@ -19,7 +19,7 @@ from statistics import median
 DEFAULT_STRETCH = 3.0
 LEAST_DEFAULT_MS = 16.0
 
-FIRST_ROWS = 16  # before anything is measured
+FIRST_ROWS = 16  # before anything is measured, and when a deadline is about to pass
 LEAST_ROWS = 4  # prompts always advance, whatever the target; where memory is the limit, four rows cost little
 AIM = 0.85  # of the target: the times of equal steps scatter, and most of them should be within it
 _GROWTH = 2  # times the rows of the last chunk, at most: one wrong estimate does not stop the streams
@@ -59,6 +59,11 @@ class PrefillPace:
         room_ms = AIM * self.target_ms - _usual(self._decode_ms)
         rows = int(room_ms / row_ms) if row_ms > 0 else most
         return min(max(min(rows, _GROWTH * self._last_rows), LEAST_ROWS), most)
+
+    def rows_within(self, ms: float, most: int) -> int:
+        """Prompt rows, at most `most`, that a step may have so that it ends about `ms` from now, if that is known."""
+        rate = self.rows_per_second
+        return most if rate is None else min(max(int(1e-3 * rate * ms), FIRST_ROWS), most)
 
     @property
     def target_ms(self) -> float:

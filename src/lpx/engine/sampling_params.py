@@ -203,6 +203,8 @@ def _salt(name: str, value: object) -> str | None:
         raise _refuse(name, f"must be a string, not {_shown(value)}")
     if not 0 < len(value) <= MAX_SALT_LENGTH:
         raise _refuse(name, f"must have from 1 to {MAX_SALT_LENGTH} characters, not {len(value)}")
+    if "\ufffd" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise _refuse(name, "must be sound text: half a surrogate pair or U+FFFD could stand for something else")
     return value
 
 

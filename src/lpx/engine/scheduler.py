@@ -68,8 +68,10 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=_by_rank)
 
-    def schedule(self) -> list[tuple[Sequence, int]]:
+    def schedule(self, deadline_ms: float | None = None) -> list[tuple[Sequence, int]]:
         """Sequences of the next step with the number of rows of each; their block tables cover these rows.
+
+        With `deadline_ms`, prompts get no more rows than can be computed in that time.
 
         A decode row comes before all prompt chunks. Empty only when there is no work.
         """
@@ -99,6 +101,8 @@ class Scheduler:
         if prefilling:
             if plan:
                 budget = self.pace.rows_beside(budget)
+            if deadline_ms is not None:
+                budget = self.pace.rows_within(deadline_ms, budget)
             for _, peers in groupby(prefilling, key=_by_priority):
                 chunks = _share_rows(list(peers), budget)
                 granted = sum(rows for _, rows in chunks)
