@@ -69,7 +69,14 @@ def test_kept_is_what_the_type_says(kind, dim, isa):
 def test_attention_is_that_over_what_is_kept(types, dim, isa):
     head = Head(types, dim, isa)
     keys, values = head.kept()
-    for rows, group, first in ((3, 3, TOKENS - 1), (14, 7, TOKENS - 2), (30, 3, 250), (30, 3, 314), (4, 4, 31), (1, 1, 0)):
+    for rows, group, first in (
+        (3, 3, TOKENS - 1),
+        (14, 7, TOKENS - 2),
+        (30, 3, 250),
+        (30, 3, 314),
+        (4, 4, 31),
+        (1, 1, 0),
+    ):
         query = head.query(rows)
         actual = head.native.attend(query, group, first, head.table)
         expected = attention(query, keys, values, group, first)
