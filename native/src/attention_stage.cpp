@@ -49,7 +49,8 @@ void RotaryRows::fill(int64_t row, int64_t position) {
 
 size_t RotaryRows::bytes_for(const DecoderConfig& config, int64_t max_rows) {
     size_t values = 0;
-    for (const RotaryConfig& rotary : config.rotaries) values += rotary.inv_freq.size() * 2 * max_rows + config.head_dim;
+    for (const RotaryConfig& rotary : config.rotaries)
+        values += rotary.inv_freq.size() * 2 * max_rows + config.head_dim;
     return values * sizeof(float);
 }
 
