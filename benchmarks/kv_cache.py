@@ -38,6 +38,7 @@ def main():
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--types", nargs="+", default=TYPES, metavar="TYPE", help=f"default: {' '.join(TYPES)}")
     parser.add_argument("--window", type=int, default=512, help="tokens seen at once, for quality")
+    parser.add_argument("--windows", type=int, help="windows that are compared, spread over the texts; default: all")
     parser.add_argument("--context", type=int, default=4096, help="tokens before those that are timed; 0: no timing")
     parser.add_argument("--tokens", type=int, default=32, help="timed tokens of a round")
     parser.add_argument("--rounds", type=int, default=11)
@@ -49,9 +50,11 @@ def main():
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     types = [REFERENCE, *(kind for kind in options.types if kind != REFERENCE)]
-    results = [measure(model, types, options) for model in options.models]
-    if options.update_table:
-        update_table(results)
+    results = []
+    for model in options.models:
+        results.append(measure(model, types, options))
+        if options.update_table:
+            update_table(results[-1:])
     if options.json:
         print(json.dumps({"limits": LIMITS, "models": results}, indent=1))
     else:
@@ -90,7 +93,10 @@ def quality(path, types, options):
     }
     positions = 0
     try:
-        for window in make_windows(sides[REFERENCE], options.window):
+        windows = make_windows(sides[REFERENCE], options.window)
+        if options.windows:
+            windows = windows[:: max(1, len(windows) // options.windows)][: options.windows]
+        for window in windows:
             for rows in zip(*(side.log_probs(window) for side in sides.values()), strict=True):
                 expected = rows[0]
                 probabilities = np.exp(expected)

@@ -13,6 +13,8 @@ namespace {
 // Splits of one (tile, KV head) are spread over threads only while there are few of those: enough work otherwise.
 constexpr int64_t kUnitsPerThread = 4;
 constexpr int64_t kPartialFloats = int64_t{1} << 21;
+// A pair of dimensions that turns by less than this a token (in radians) stays near where it was for thousands.
+constexpr double kSteadyFrequency = 1.0 / 16384;
 
 int64_t most_tile_rows(const DecoderConfig& config) {
     return std::max<int64_t>(kMaxTileRows, config.group());
@@ -23,7 +25,12 @@ int64_t most_tile_rows(const DecoderConfig& config) {
 RotaryRows::RotaryRows(const DecoderConfig& config, int64_t max_rows) : configs_(config.rotaries) {
     for (const RotaryConfig& rotary : configs_) {
         const auto half = std::ssize(rotary.inv_freq);
-        tables_.push_back({half, AlignedBuffer<float>(max_rows * 2 * half)});
+        std::vector<float> steady(config.head_dim, 1.0f);
+        for (int64_t j = 0; j < half; ++j) {
+            const bool slow = rotary.inv_freq[j] <= kSteadyFrequency;
+            steady[j] = steady[half + j] = slow ? static_cast<float>(rotary.attention_factor) : 0.0f;
+        }
+        tables_.push_back({half, AlignedBuffer<float>(max_rows * 2 * half), std::move(steady)});
     }
 }
 
@@ -42,7 +49,8 @@ void RotaryRows::fill(int64_t row, int64_t position) {
 
 size_t RotaryRows::bytes_for(const DecoderConfig& config, int64_t max_rows) {
     size_t values = 0;
-    for (const RotaryConfig& rotary : config.rotaries) values += rotary.inv_freq.size() * 2 * max_rows;
+    for (const RotaryConfig& rotary : config.rotaries)
+        values += rotary.inv_freq.size() * 2 * max_rows + config.head_dim;
     return values * sizeof(float);
 }
 
@@ -154,11 +162,22 @@ void AttentionStage::store_token(int64_t layer, const LayerWeights& weights, con
         kernels_.rms_norm(key, weights.k_norm.data(), config_.norm_eps, config_.head_dim, scratch);
     const int64_t rotary = config_.layers[layer].rotary;
     kernels_.rotate(scratch, rotary_.cos(rotary, row), rotary_.sin(rotary, row), rotary_.half(rotary));
+    if (has_codes(cache_.layout().types.key)) take_steady_bias(layer, weights, kv_head, scratch);
     kernels_.store_kv({.key = scratch,
                        .value = rows.value + row * rows.kv_stride + kv_head * config_.head_dim,
                        .layout = &cache_.layout(),
                        .block = cache_.at(layer, kv_head) + block_table[position / kKvBlock] * cache_.block_pitch(),
                        .slot = static_cast<int>(position % kKvBlock)});
+}
+
+// Takes from a key what its bias adds in dimensions that are hardly rotated: the same for all tokens, so every score of
+// a query changes alike and softmax does not see it, unless scores are capped. Qwen2's biases are up to a hundred times
+// the rest of a key, and codes would resolve little else.
+void AttentionStage::take_steady_bias(int64_t layer, const LayerWeights& weights, int64_t kv_head, float* key) const {
+    if (weights.k_bias.empty() || !weights.k_norm.empty() || config_.attention_softcap > 0.0f) return;
+    const float* const bias = weights.k_bias.data() + kv_head * config_.head_dim;
+    const std::vector<float>& steady = rotary_.steady(config_.layers[layer].rotary);
+    for (int64_t d = 0; d < config_.head_dim; ++d) key[d] -= steady[d] * bias[d];
 }
 
 void AttentionStage::store_rows(int64_t layer, const LayerWeights& weights, const Rows& rows, int thread) {

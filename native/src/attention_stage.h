@@ -25,12 +25,15 @@ class RotaryRows {
     int64_t half(int64_t rotary) const { return tables_[rotary].half; }
     const float* cos(int64_t rotary, int64_t row) const { return at(rotary, row); }
     const float* sin(int64_t rotary, int64_t row) const { return at(rotary, row) + tables_[rotary].half; }
+    // [head_dim]: what a dimension is multiplied by at every position where it is hardly rotated, else 0.
+    const std::vector<float>& steady(int64_t rotary) const { return tables_[rotary].steady; }
     static size_t bytes_for(const DecoderConfig& config, int64_t max_rows);
 
   private:
     struct Table {
         int64_t half;
         AlignedBuffer<float> values;  // [rows][cos | sin]
+        std::vector<float> steady;
     };
     const float* at(int64_t rotary, int64_t row) const {
         return tables_[rotary].values.data() + row * 2 * tables_[rotary].half;
@@ -96,6 +99,7 @@ class AttentionStage {
     void plan(Plan& plan);
     void store_token(int64_t layer, const LayerWeights& weights, const Rows& rows, int64_t row, int64_t position,
                      int64_t kv_head, const int32_t* block_table, float* scratch) const;
+    void take_steady_bias(int64_t layer, const LayerWeights& weights, int64_t kv_head, float* key) const;
     void run(int64_t layer, const LayerWeights& weights, const Rows& rows, const Plan& plan, const Task& task,
              Scratch& scratch);
     void finish(const Rows& rows, const Tile& tile, int64_t kv_head, const float* sum, const float* weighted) const;

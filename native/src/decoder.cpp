@@ -17,7 +17,6 @@ constexpr int64_t kMaxLogitRows = 64;
 constexpr int64_t kLogitFloats = int64_t{8} << 20;
 // Groups of gate and up that are multiplied at a time, for many rows: they stay in the cache until they are combined.
 constexpr int64_t kGateGroups = 8;
-constexpr int64_t kMaxHeadDim = 512;
 // Rows whose largest logit is found by screening: with more, arithmetic counts and not what is read.
 constexpr int64_t kScreenRows = 2;
 // When a screen leaves more than one of so many groups to be computed, the next steps do without it: first so many,

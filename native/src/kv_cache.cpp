@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -40,16 +41,20 @@ float read_code(const std::byte* block, int64_t byte, bool high, KvType type, in
     return read_half(block + minimum, 0, KvType::F16) + static_cast<float>(high ? stored >> 4 : stored & 15) * step;
 }
 
-// The rotation of keys of 4 bits, by its definition: entry (i, j) is 1 where i & j has an even number of bits, else -1,
-// over the root of the count. It is its own inverse.
-void rotate_back(float* x, int64_t count) {
-    float rotated[kKvGroup];
-    for (int64_t i = 0; i < count; ++i) {
-        double sum = 0.0;
-        for (int64_t j = 0; j < count; ++j) sum += std::popcount(static_cast<uint64_t>(i & j)) % 2 == 0 ? x[j] : -x[j];
-        rotated[i] = static_cast<float>(sum / std::sqrt(static_cast<double>(count)));
+// The rotation of keys, by its definition: over each of the largest powers of two that fit one behind the other, entry
+// (i, j) is 1 where i & j has an even number of bits, else -1, over the root of the count. It is its own inverse.
+void rotate_back(std::span<float> x) {
+    while (!x.empty()) {
+        const size_t count = std::bit_floor(x.size());
+        std::vector<float> rotated(count);
+        for (size_t i = 0; i < count; ++i) {
+            double sum = 0.0;
+            for (size_t j = 0; j < count; ++j) sum += std::popcount(i & j) % 2 == 0 ? x[j] : -x[j];
+            rotated[i] = static_cast<float>(sum / std::sqrt(static_cast<double>(count)));
+        }
+        std::copy(rotated.begin(), rotated.end(), x.begin());
+        x = x.subspan(count);
     }
-    std::copy_n(rotated, count, x);
 }
 
 }  // namespace
@@ -62,6 +67,9 @@ KvType kv_type_from_name(std::string_view name) {
 }
 
 KvLayout make_kv_layout(KvTypes types, int64_t head_dim) {
+    if (head_dim < 1 || head_dim > kMaxHeadDim)
+        throw std::invalid_argument("head size " + std::to_string(head_dim) + " is outside [1, " +
+                                    std::to_string(kMaxHeadDim) + "]");
     KvLayout layout{};
     layout.types = types;
     layout.head_dim = head_dim;
@@ -112,9 +120,7 @@ void KvCache::read(int64_t block, int64_t layer, int64_t kv_head, int slot, floa
         else
             keys[d] = read_half(p, d * kKvBlock + slot, l.types.key);
     }
-    if (l.types.key == KvType::Q4)
-        for (int64_t d = 0; d < l.padded; d += kKvGroup)
-            rotate_back(keys.data() + d, std::min<int64_t>(kKvGroup, l.padded - d));
+    if (has_codes(l.types.key)) rotate_back(keys);
     std::copy_n(keys.begin(), l.head_dim, key);
 
     const std::byte* const values = p + l.values;

@@ -10,16 +10,14 @@ GROUP = 32
 
 
 def kept_keys(x, kind):
-    """Keys [tokens, head_dim] float32 as a cache of `kind` keeps them; 4-bit ones in the rotated basis and back."""
-    if kind != "q4":
+    """Keys [tokens, head_dim] float32 as a cache of `kind` keeps them; codes in the rotated basis and back."""
+    if kind in ("f16", "bf16"):
         return kept_values(x, kind)
     padded = np.zeros((len(x), -(-x.shape[1] // 16) * 16), dtype=np.float32)
     padded[:, : x.shape[1]] = _clamp(x, MOST_F16)
-    for start in range(0, padded.shape[1], GROUP):
-        group = padded[:, start : start + GROUP]
-        basis = hadamard(group.shape[1])
-        padded[:, start : start + GROUP] = _four_bits(_clamp((group @ basis).astype(np.float32), MOST_F16)) @ basis
-    return padded[:, : x.shape[1]]
+    basis = rotation(padded.shape[1])
+    rotated = kept_values((padded @ basis).astype(np.float32), kind)
+    return (rotated @ basis)[:, : x.shape[1]].astype(np.float32)
 
 
 def kept_values(x, kind):
@@ -34,12 +32,18 @@ def kept_values(x, kind):
     return np.concatenate([code(clamped[:, at : at + GROUP]) for at in range(0, x.shape[1], GROUP)], axis=1)
 
 
-def hadamard(count):
-    """The symmetric orthonormal matrix of Walsh and Hadamard."""
-    basis = np.ones((1, 1))
-    while len(basis) < count:
-        basis = np.block([[basis, basis], [basis, -basis]])
-    return basis / np.sqrt(count)
+def rotation(dim):
+    """Symmetric and orthonormal [dim, dim]: Walsh and Hadamard over the largest powers of two that fit in turn."""
+    whole = np.zeros((dim, dim))
+    start = 0
+    while start < dim:
+        basis = np.ones((1, 1))
+        while 2 * len(basis) <= dim - start:
+            basis = np.block([[basis, basis], [basis, -basis]])
+        end = start + len(basis)
+        whole[start:end, start:end] = basis / np.sqrt(len(basis))
+        start = end
+    return whole
 
 
 def attention(query, keys, values, group, first_position, window=0, softcap=0.0):

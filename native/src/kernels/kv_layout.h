@@ -14,7 +14,7 @@
 //   values q4  [kKvBlock / 2][groups][kKvGroup / 2][2]: byte d of a group holds its dimension d, and d + 16 in the high
 //              half
 //
-// Keys of q4 are kept in a rotated basis, see rotate_group in kv_codes.h.
+// Keys that are codes are kept in a rotated basis, see rotate_head in kv_codes.h.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ struct KvTypes {
     KvType key = KvType::F16, value = KvType::F16;
 };
 
-inline constexpr int kKvBlock = 32;      // tokens of a KV block
+inline constexpr int kKvBlock = 32;  // tokens of a KV block
+inline constexpr int kMaxHeadDim = 512;
 inline constexpr int kHeadDimStep = 16;  // values, codes and accumulators are padded to a multiple
 inline constexpr int kKvGroup = 32;      // dimensions that share a scale; the last group of a head may have 16
 

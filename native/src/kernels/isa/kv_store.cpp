@@ -52,23 +52,19 @@ void store_value_floats(const KvWrite& w) {
     });
 }
 
-// Groups of a head as codes; `emit(group, count, codes)` stores the codes of its `count` padded dimensions.
-template <int kBits, bool kRotate, class F>
-inline void store_groups(const float* x, const KvLayout& layout, std::byte* scales, std::byte* minima, int slot,
-                         F emit) {
+// `held` values of a head as codes; `emit(group, count, codes)` stores the codes of its `count` padded dimensions.
+template <int kBits, class F>
+inline void store_groups(const float* x, int64_t held, const KvLayout& layout, std::byte* scales, std::byte* minima,
+                         int slot, F emit) {
     for (int64_t g = 0; g < layout.groups; ++g) {
         const int64_t first = g * kKvGroup;
         const int count = static_cast<int>(layout.padded - first < kKvGroup ? layout.padded - first : kKvGroup);
-        const int64_t held = layout.head_dim - first < kKvGroup ? layout.head_dim - first : kKvGroup;
+        const int64_t within = held - first < kKvGroup ? held - first : kKvGroup;
         float values[kKvGroup] = {};
-        std::memcpy(values, x + first, held * sizeof(float));
+        std::memcpy(values, x + first, within * sizeof(float));
         for (int i = 0; i < kKvGroup; i += kLanes) store(values + i, clamp(load(values + i), kMostF16));
-        if constexpr (kRotate) {
-            rotate_group(values, count);
-            for (int i = 0; i < kKvGroup; i += kLanes) store(values + i, clamp(load(values + i), kMostF16));
-        }
         // What lies beyond repeats a value, and so does not widen the range of the codes.
-        for (int64_t i = kRotate ? count : held; i < kKvGroup; ++i) values[i] = values[0];
+        for (int64_t i = within; i < kKvGroup; ++i) values[i] = values[0];
         int16_t codes[kKvGroup];
         const GroupScale made = code_group<kBits>(values, codes);
         const int64_t at = (g * kKvBlock + slot) * sizeof(uint16_t);
@@ -86,14 +82,18 @@ template <int kBits>
 void store_key_codes(const KvWrite& w) {
     const KvLayout& layout = *w.layout;
     std::byte* const keys = w.block + 2 * w.slot;
-    store_groups<kBits, kBits == 4>(w.key, layout, w.block + layout.key_scales, w.block + layout.key_minima, w.slot,
-                                    [&](int64_t g, int count, const int16_t* codes) {
-                                        std::byte* to = keys + g * kKvGroup * kKvBlock * kBits / 8;
-                                        for (int d = 0; d < count; d += kBits == 8 ? 2 : 4, to += 2 * kKvBlock)
-                                            for (int j = 0; j < 2; ++j)
-                                                to[j] = kBits == 8 ? static_cast<std::byte>(codes[d + j])
-                                                                   : nibbles(codes[d + j], codes[d + 2 + j]);
-                                    });
+    float rotated[kMaxHeadDim] = {};
+    std::memcpy(rotated, w.key, layout.head_dim * sizeof(float));
+    for (int64_t d = 0; d < layout.padded; d += kLanes) store(rotated + d, clamp(load(rotated + d), kMostF16));
+    rotate_head(rotated, layout.padded);
+    store_groups<kBits>(rotated, layout.padded, layout, w.block + layout.key_scales, w.block + layout.key_minima,
+                        w.slot, [&](int64_t g, int count, const int16_t* codes) {
+                            std::byte* to = keys + g * kKvGroup * kKvBlock * kBits / 8;
+                            for (int d = 0; d < count; d += kBits == 8 ? 2 : 4, to += 2 * kKvBlock)
+                                for (int j = 0; j < 2; ++j)
+                                    to[j] = kBits == 8 ? static_cast<std::byte>(codes[d + j])
+                                                       : nibbles(codes[d + j], codes[d + 2 + j]);
+                        });
 }
 
 template <int kBits>
@@ -102,15 +102,15 @@ void store_value_codes(const KvWrite& w) {
     constexpr int kGroupBytes = kKvGroup * 2 * kBits / 8;
     const int64_t pitch = kBits == 8 ? 2 * layout.padded : layout.groups * kGroupBytes;
     std::byte* const values = w.block + layout.values + w.slot / 2 * pitch + w.slot % 2;
-    store_groups<kBits, false>(w.value, layout, w.block + layout.value_scales, w.block + layout.value_minima, w.slot,
-                               [&](int64_t g, int count, const int16_t* codes) {
-                                   std::byte* const to = values + g * kGroupBytes;
-                                   if constexpr (kBits == 8)
-                                       for (int d = 0; d < count; ++d) to[2 * d] = static_cast<std::byte>(codes[d]);
-                                   else
-                                       for (int d = 0; d < kKvGroup / 2; ++d)
-                                           to[2 * d] = nibbles(codes[d], codes[kKvGroup / 2 + d]);
-                               });
+    store_groups<kBits>(w.value, layout.head_dim, layout, w.block + layout.value_scales, w.block + layout.value_minima,
+                        w.slot, [&](int64_t g, int count, const int16_t* codes) {
+                            std::byte* const to = values + g * kGroupBytes;
+                            if constexpr (kBits == 8)
+                                for (int d = 0; d < count; ++d) to[2 * d] = static_cast<std::byte>(codes[d]);
+                            else
+                                for (int d = 0; d < kKvGroup / 2; ++d)
+                                    to[2 * d] = nibbles(codes[d], codes[kKvGroup / 2 + d]);
+                        });
 }
 
 void store_kv(const KvWrite& w) {
@@ -146,17 +146,17 @@ void store_kv(const KvWrite& w) {
 
 void code_queries(const AttentionTask& task) {
     const KvLayout& layout = *task.layout;
-    const bool rotate = layout.types.key == KvType::Q4;
-    for (int r = 0; r < task.rows; ++r)
+    for (int r = 0; r < task.rows; ++r) {
+        float rotated[kMaxHeadDim];
+        std::memcpy(rotated, task.query + r * layout.padded, layout.padded * sizeof(float));
+        rotate_head(rotated, layout.padded);
         for (int64_t g = 0; g < layout.groups; ++g) {
-            const int64_t first = r * layout.padded + g * kKvGroup, rest = layout.padded - g * kKvGroup;
-            const int count = static_cast<int>(rest < kKvGroup ? rest : kKvGroup);
-            float values[kKvGroup];
-            std::memcpy(values, task.query + first, count * sizeof(float));
-            if (rotate) rotate_group(values, count);
-            code_query(values, task.coded.codes + first, count, task.coded.scales[r * layout.groups + g],
+            const int64_t first = g * kKvGroup, rest = layout.padded - first;
+            code_query(rotated + first, task.coded.codes + r * layout.padded + first,
+                       static_cast<int>(rest < kKvGroup ? rest : kKvGroup), task.coded.scales[r * layout.groups + g],
                        task.coded.sums[r * layout.groups + g]);
         }
+    }
 }
 
 }  // namespace
