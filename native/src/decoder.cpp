@@ -17,8 +17,8 @@ constexpr int64_t kMaxLogitRows = 64;
 constexpr int64_t kLogitFloats = int64_t{8} << 20;
 // Groups of gate and up that are multiplied at a time, for many rows: they stay in the cache until they are combined.
 constexpr int64_t kGateGroups = 8;
-// Rows whose largest logit is found by screening: with more, arithmetic counts and not what is read.
-constexpr int64_t kScreenRows = 2;
+// Rows whose largest logits are found by screening: as many as are usually verified together when tokens are drafted.
+constexpr int64_t kScreenRows = 8;
 // When a screen leaves more than one of so many groups to be computed, the next steps do without it: first so many,
 // twice as many each time that it happens again at once.
 constexpr int64_t kScreenPays = 3;

@@ -120,7 +120,7 @@ def test_no_product_is_above_its_bound(isa, refine, rows, blocks, batch, seed, k
     least = _least_bounds(data, rows, cols, x, OCTETS[refine])
     # What float32 arithmetic may add is bounded too: some 2^-21 for each block, of the norms of both factors.
     norms = np.linalg.norm(x, axis=1, keepdims=True) * np.linalg.norm(scales, axis=1).max() * 240 * np.sqrt(32)
-    assert (upper <= least + 1.1 * (4 * blocks + 64) * 2.0**-21 * norms + 1e-30).all(), "too wide to be of use"
+    assert (upper <= least + 2 * (4 * blocks + 64) * 2.0**-21 * norms + 1e-30).all(), "too wide to be of use"
 
 
 @every_isa

@@ -36,7 +36,7 @@ def _load(tmp_path, kind, *, change=None, quantization="q8", threads=2):
     _spread_head(weights, change)
     folder = write_hf_folder(tmp_path / kind, config, weights)
     options = RuntimeOptions(
-        threads=threads, quantization=quantization, max_model_len=64, max_num_seqs=8, max_num_batched_tokens=64
+        threads=threads, quantization=quantization, max_model_len=64, max_num_seqs=16, max_num_batched_tokens=160
     )
     return config, CpuExecutor.load(open_model(folder, max_model_len=64), options)
 
@@ -52,7 +52,7 @@ def _screened(executor):
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma3"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
 def test_the_largest_logit_is_found(tmp_path, kind, threads, count):
     config, executor = _load(tmp_path, kind, threads=threads)
     try:
@@ -116,7 +116,7 @@ def test_small_heads_are_not_screened(tmp_path, monkeypatch):
 
 
 def test_many_rows_and_capped_logits_are_not_screened(tmp_path):
-    for kind, count in (("llama", 3), ("gemma2", 1)):
+    for kind, count in (("llama", 9), ("gemma2", 1)):
         config, executor = _load(tmp_path, kind)
         try:
             executor.step(StepBatch(_rows(executor, config, count)))
