@@ -229,3 +229,21 @@ def test_a_draft_model_must_share_the_vocabulary() -> None:
     other_end.eos_ids = frozenset({258})
     with pytest.raises(ConfigError, match="ends texts"):
         check_same_vocabulary(_Vocabulary(), other_end, "d")
+
+
+def test_rows_of_a_draft_are_one_step(make_engine: Callable[..., Engine]) -> None:
+    executor = FakeExecutor(choose=lambda tokens: tokens[-3])
+    engine = make_engine(
+        executor,
+        make_speculation=lambda kv_cache: Speculation(
+            [SuffixDrafter(0)], most=6, judging=False, costs=StepCosts(), kv_cache=kv_cache, max_rows=16
+        ),
+    )
+    assert engine.speculation is not None
+    observed: list[tuple[int, float]] = []
+    engine.speculation.costs.observe = lambda rows, ms: observed.append((rows, ms))  # type: ignore[method-assign]
+    engine.add_request([97, 98, 99] * 4, SamplingParams(temperature=0, max_tokens=29))
+    while engine.has_work:
+        engine.step()
+    assert engine.stats().steps_total == len(executor.steps)
+    assert [rows for rows, _ in observed] == [record.total for record in executor.steps[1:]]

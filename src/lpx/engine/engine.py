@@ -228,7 +228,8 @@ class Engine(RequestIntake):
             logger.error("the engine failed in a step and takes no more requests", exc_info=error)
             return late + self.abort_all(_caused(EngineStoppedError(f"the engine failed in a step: {error!r}"), error))
         started, now = now, monotonic_ns()
-        steps = max([1, *(len(output.sampled_ids) for output in outputs)])
+        # Several ids of a sequence come from as many steps, or from the rows of a draft in one.
+        steps = 1 if drafts is not None else max([1, *(len(output.sampled_ids) for output in outputs)])
         self._steps_total += steps
         self._step_ns = (now - started) // steps
         self.scheduler.pace.observe(self.scheduler.decode_rows, self.scheduler.prompt_rows, 1e-6 * self._step_ns)
