@@ -13,27 +13,6 @@ inline constexpr float kMostF16 = 65504.0f;
 inline constexpr float kLargestCode = 32767.0f;  // of queries and of softmax weights
 inline constexpr float kSmallestPeak = 1e-30f;   // a peak below counts as zero: its inverse stays finite
 
-// A padded head in an orthonormal basis in which no channel is alone (Walsh and Hadamard, over the largest powers of
-// two that fit one behind the other): a few channels of keys are much larger than the others, a hundred times where
-// keys have a bias, and would take all codes for themselves. Products of rotated vectors are what they were.
-inline void rotate_head(float* x, int64_t padded) {
-    while (padded > 0) {
-        int64_t count = kHeadDimStep;
-        while (2 * count <= padded) count *= 2;
-        for (int64_t half = 1; half < count; half *= 2)
-            for (int64_t i = 0; i < count; i += 2 * half)
-                for (int64_t j = i; j < i + half; ++j) {
-                    const float a = x[j], b = x[j + half];
-                    x[j] = a + b;
-                    x[j + half] = a - b;
-                }
-        const float norm = 1.0f / __builtin_sqrtf(static_cast<float>(count));
-        for (int64_t i = 0; i < count; ++i) x[i] *= norm;
-        x += count;
-        padded -= count;
-    }
-}
-
 struct GroupScale {
     uint16_t scale, minimum;  // float16
 };

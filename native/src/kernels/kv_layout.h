@@ -14,7 +14,7 @@
 //   values q4  [kKvBlock / 2][groups][kKvGroup / 2][2]: byte d of a group holds its dimension d, and d + 16 in the high
 //              half
 //
-// Keys that are codes are kept in a rotated basis, see rotate_head in kv_codes.h.
+// Keys that are codes are kept in a rotated basis, see rotate_head.h.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 #include "kernels/attention.h"
 #include "kernels/kernels.h"
 #include "kernels/kv_codes.h"
+#include "kernels/rotate_head.h"
 
 namespace lpx::LPX_ISA_NS {
 
