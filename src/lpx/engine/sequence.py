@@ -99,7 +99,7 @@ class Sequence:
         "block_names",
         "block_table",
         "detokenizer",
-        "draft_looked",
+        "draft_held_at",
         "drafts",
         "first_token_ns",
         "index",
@@ -150,7 +150,7 @@ class Sequence:
         self.first_token_ns = 0
         self.last_token_ns = 0
         self.drafts = DraftCounts()
-        self.draft_looked = 0  # tokens when a draft was verified last; 0: never
+        self.draft_held_at = 0  # tokens before the latest draft, if that was mostly right; else 0
         self.speculation = "off"  # why the latest decode step had a draft, or none
 
     @property

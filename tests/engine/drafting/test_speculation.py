@@ -104,8 +104,8 @@ def test_the_choice_is_the_best_of_all(per_row: float, cost: float) -> None:
         plain = expected_rate(odds, [0, 0, 0], costs, cost)
         chosen = expected_rate(odds, counts, costs, cost)
         if not cost:  # then the worthiest tokens are the best choice of any size; else nearly so
-            assert chosen == pytest.approx(best) or best < plain * 1.08
-        assert chosen == plain or chosen > plain * 1.08
+            assert chosen == pytest.approx(best) or best < plain * 1.12
+        assert chosen == plain or chosen > plain * 1.12
 
 
 def test_nothing_is_drafted_when_rows_cost_as_much_as_steps() -> None:
@@ -195,5 +195,8 @@ def test_every_token_is_looked_at_while_drafts_were_made_lately() -> None:
     speculation.draft([sequence])
     speculation.verify(sequence, [1], [1, 2])
     assert speculation.expects([sequence])
-    sequence.tokens += [5] * 8
+    sequence.tokens += [5] * 4
     assert not speculation.expects([sequence])
+    speculation.draft([sequence])
+    speculation.verify(sequence, [1, 2, 3], [1, 9])
+    assert not speculation.expects([sequence])  # it was mostly wrong

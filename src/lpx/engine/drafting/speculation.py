@@ -12,12 +12,12 @@ from lpx.engine.sequence import Sequence
 from lpx.runtime.step import Executor
 
 # A gain smaller than this is within the error of costs and chances.
-_LEAST_GAIN = 1.08
+_LEAST_GAIN = 1.12
 # Chances of a drafted token and all before it below which more are not looked at.
 _LEAST_CHANCE = 0.03
-# Tokens without a draft after which a sequence is expected to need none for a while: then several steps may run
-# before anybody looks for a draft.
-_QUIET_TOKENS = 8
+# Tokens behind a draft that was mostly right after which none is expected for a while. Then several steps may run
+# before anybody looks for a draft, which is cheaper than to look after each.
+_QUIET_TOKENS = 4
 
 
 class Speculation:
@@ -102,14 +102,14 @@ class Speculation:
         self.counts.add(len(drafted), accepted)
         sequence.drafts.add(len(drafted), accepted)
         sequence.speculation = "drafting"
-        sequence.draft_looked = len(sequence.tokens)
+        sequence.draft_held_at = len(sequence.tokens) if 2 * accepted >= len(drafted) else 0
         self._drafted_by[sequence].judge(sequence, drafted, accepted)
         return sampled[: accepted + 1]
 
     def expects(self, sequences: SequenceOf[Sequence]) -> bool:
         """Whether the next tokens may bring a draft, so that each of them should be looked at."""
         return any(
-            sequence.draft_looked and len(sequence.tokens) - sequence.draft_looked < _QUIET_TOKENS
+            sequence.draft_held_at and len(sequence.tokens) - sequence.draft_held_at < _QUIET_TOKENS
             for sequence in sequences
         )
 
