@@ -39,14 +39,18 @@ class Choice:
 class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: dict[int, int] = field(default_factory=dict)  # by prompt; those that ran
+    cached_by_prompt: dict[int, int] = field(default_factory=dict)  # tokens, of the prompts that ran
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(self.cached_by_prompt.values())
 
     def as_json(self) -> dict[str, int | dict[str, int]]:
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(self.cached_tokens.values())},
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
 
@@ -107,7 +111,7 @@ class Generation:
         remaining = self.n * len(self.streams)
         async for prompt_index, delta in self._merged():
             self.usage.completion_tokens += len(delta.token_ids)
-            self.usage.cached_tokens[prompt_index] = delta.cached_tokens
+            self.usage.cached_by_prompt[prompt_index] = delta.cached_tokens
             self._note_latency((prompt_index, delta.index), delta)
             if delta.prompt_logprobs is not None:
                 self.prompt_logprobs[prompt_index] = delta.prompt_logprobs

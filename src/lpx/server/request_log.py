@@ -73,7 +73,7 @@ class Call:
             status,
             finish or "none",
             generation.usage.prompt_tokens,
-            sum(generation.usage.cached_tokens.values()),
+            generation.usage.cached_tokens,
             generation.usage.completion_tokens,
             (time.perf_counter() - self._start) * 1e3,
             detail,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from time import perf_counter
@@ -17,8 +16,6 @@ from lpx.runtime.step import Executor, SamplerSettings, SequenceInput, StepBatch
 
 if TYPE_CHECKING:
     from lpx.model.tokenizer import Tokenizer
-
-logger = logging.getLogger(__name__)
 
 
 class DraftModelDrafter:
@@ -90,8 +87,7 @@ class DraftModelDrafter:
     def judge(self, sequence: Sequence, drafted: SequenceOf[int], accepted: int) -> None:
         """Called with the tokens of the sequence as they were when it was drafted for."""
         state = self._states[sequence]
-        for i in range(min(accepted + 1, len(drafted))):
-            state.judgements.add(i, i < accepted)
+        state.judgements.add_draft(len(drafted), accepted)
         state.num_computed = min(state.num_computed, len(sequence.tokens) + accepted)
 
     def measure_costs(self) -> None:

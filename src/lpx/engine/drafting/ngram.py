@@ -35,9 +35,7 @@ class NgramDrafter:
         return [self._states[sequence].draft[:count] for sequence, count in wanted]
 
     def judge(self, sequence: Sequence, drafted: SequenceOf[int], accepted: int) -> None:
-        judgements = self._states[sequence].judgements
-        for i in range(min(accepted + 1, len(drafted))):
-            judgements.add(i, i < accepted)
+        self._states[sequence].judgements.add_draft(len(drafted), accepted)
 
     def measure_costs(self) -> None:
         """Nothing to measure: looking up takes microseconds."""

@@ -22,6 +22,12 @@ class Judgements:
         self.judged[evidence] = self.judged[evidence] * _FADE + 1.0
         self.right[evidence] = self.right[evidence] * _FADE + right
 
+    def add_draft(self, drafted: int, accepted: int) -> None:
+        """Judge a draft whose tokens are classed by their place: up to the first wrong one, for those behind it stood
+        on something else than they were drafted for."""
+        for place in range(min(accepted + 1, drafted)):
+            self.add(place, place < accepted)
+
 
 class CommonOdds:
     """What all sequences so far have shown: where a new sequence starts from."""
