@@ -12,6 +12,8 @@ namespace {
 
 // Splits of one (tile, KV head) are spread over threads only while there are few of those: enough work otherwise.
 constexpr int64_t kUnitsPerThread = 4;
+// From so many tasks a thread on, the first KV block of a later one is fetched; few are over before that helps.
+constexpr int64_t kFetchTasks = 8;
 constexpr int64_t kPartialFloats = int64_t{1} << 21;
 // A pair of dimensions that turns by less than this a token (in radians) stays near where it was for thousands.
 constexpr double kSteadyFrequency = 1.0 / 16384;
@@ -197,8 +199,18 @@ void AttentionStage::attend(int64_t layer, const LayerWeights& weights, const Ro
     for (;;) {
         const int64_t i = next_task_[layer].fetch_add(1, std::memory_order_relaxed);
         if (i >= std::ssize(plan.tasks)) return;
+        if (std::ssize(plan.tasks) >= kFetchTasks * threads_ && i + threads_ < std::ssize(plan.tasks))
+            fetch_first_block(layer, plan.tasks[i + threads_]);
         run(layer, weights, rows, plan, plan.tasks[i], scratch_[thread]);
     }
+}
+
+// Nothing else would fetch it: the kernels fetch the next block of the same sequence.
+void AttentionStage::fetch_first_block(int64_t layer, const Task& task) const {
+    const int32_t* const table = block_table(tiles_[task.tile].sequence);
+    const std::byte* const block =
+        cache_.at(layer, task.kv_head) + table[task.split_begin * kSplitTokens / kKvBlock] * cache_.block_pitch();
+    for (int64_t i = 0; i < cache_.layout().bytes; i += 64) __builtin_prefetch(block + i);
 }
 
 void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows& rows, const Plan& plan,

@@ -100,6 +100,7 @@ class AttentionStage {
     void store_token(int64_t layer, const LayerWeights& weights, const Rows& rows, int64_t row, int64_t position,
                      int64_t kv_head, const int32_t* block_table, float* scratch) const;
     void take_steady_bias(int64_t layer, const LayerWeights& weights, int64_t kv_head, float* key) const;
+    void fetch_first_block(int64_t layer, const Task& task) const;
     void run(int64_t layer, const LayerWeights& weights, const Rows& rows, const Plan& plan, const Task& task,
              Scratch& scratch);
     void finish(const Rows& rows, const Tile& tile, int64_t kv_head, const float* sum, const float* weighted) const;

@@ -291,6 +291,7 @@ void bind_decoder(nb::module_& m) {
              "stop_begin"_a)
         .def("logits", &BoundDecoder::logits, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
              "table_begin"_a, "logit_rows"_a)
+        .def_prop_ro("most_screened_rows", [](const BoundDecoder& d) { return d.decoder.kernels().screen_rows; })
         .def_prop_ro("screened_rows", [](const BoundDecoder& d) { return d.decoder.screened_rows(); })
         .def("kv_block", &BoundDecoder::kv_block, "block"_a, "layer"_a, "kv_head"_a)
         .def_prop_ro("isa", [](const BoundDecoder& d) { return d.decoder.kernels().isa; })

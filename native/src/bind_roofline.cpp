@@ -14,7 +14,6 @@ using namespace nb::literals;
 namespace lpx {
 
 void bind_roofline(nb::module_& m) {
-    m.attr("PREFETCH_BYTES") = kPrefetchBytes;
     using Unlocked = nb::call_guard<nb::gil_scoped_release>;
     nb::class_<Roofline>(m, "Roofline", "What the machine gives at most to some threads with one instruction set.")
         .def(
@@ -25,7 +24,7 @@ void bind_roofline(nb::module_& m) {
             Unlocked(), nb::kw_only(), "threads"_a, "isa"_a, "bytes"_a)
         .def_prop_ro("isa", &Roofline::isa)
         .def_prop_ro("threads", &Roofline::threads)
-        .def("read", &Roofline::read, Unlocked(), "bytes"_a, "streams"_a, "prefetch_bytes"_a, "seconds"_a,
+        .def("read", &Roofline::read, Unlocked(), "bytes"_a, "streams"_a, "fetched"_a, "seconds"_a,
              "Bytes a second of all threads, one figure a repetition; each reads the first `bytes` of its memory.")
         .def("multiply_add", &Roofline::multiply_add, Unlocked(), "kind"_a, "seconds"_a,
              "Multiply-adds a second of all threads, one figure a repetition; empty where there is no unit.");

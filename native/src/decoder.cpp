@@ -17,8 +17,6 @@ constexpr int64_t kMaxLogitRows = 64;
 constexpr int64_t kLogitFloats = int64_t{8} << 20;
 // Groups of gate and up that are multiplied at a time, for many rows: they stay in the cache until they are combined.
 constexpr int64_t kGateGroups = 8;
-// Rows whose largest logits are found by screening: as many as are usually verified together when tokens are drafted.
-constexpr int64_t kScreenRows = 8;
 // When a screen leaves more than one of so many groups to be computed, the next steps do without it: first so many,
 // twice as many each time that it happens again at once.
 constexpr int64_t kScreenPays = 3;
@@ -132,27 +130,27 @@ struct Decoder::Buffers {
           gated(l.max_rows * inter),
           logits(logit_rows(c) * vocab),
           shared(c, std::max(l.max_rows, logit_rows(c))),
-          screen(hidden, kScreenRows),
-          upper(kScreenRows * head_groups(c)),
+          screen(hidden, kMostScreenRows),
+          upper(kMostScreenRows * head_groups(c)),
           groups(head_groups(c)) {
         for (int t = 0; t < thread_count; ++t)
             threads.push_back({AlignedBuffer<float>(kPrivateRows * hidden), Quantized(c, kPrivateRows),
                                AlignedBuffer<float>(l.max_rows * chunk_stride()),
                                AlignedBuffer<float>(l.max_rows * chunk_stride()),
-                               AlignedBuffer<std::byte>(scratch_bytes), ScreenRows(hidden, kScreenRows),
-                               AlignedBuffer<float>(kGroupRows), std::vector<Largest>(kScreenRows),
-                               std::vector<Largest>(kScreenRows)});
+                               AlignedBuffer<std::byte>(scratch_bytes), ScreenRows(hidden, kMostScreenRows),
+                               AlignedBuffer<float>(kGroupRows), std::vector<Largest>(kMostScreenRows),
+                               std::vector<Largest>(kMostScreenRows)});
     }
     static size_t bytes_for(const DecoderConfig& c, const DecoderLimits& l, int thread_count) {
         const int64_t hidden = pad(c.hidden_size), query = pad(c.query_size()), kv = pad(c.kv_size());
         const size_t shared = l.max_rows * (2 * hidden + 2 * query + 2 * kv + pad(c.intermediate_size)) +
-                              logit_rows(c) * pad(c.vocab_size) + kScreenRows * head_groups(c);
+                              logit_rows(c) * pad(c.vocab_size) + kMostScreenRows * head_groups(c);
         const size_t per_thread = kPrivateRows * hidden + 2 * l.max_rows * chunk_stride() + kGroupRows;
         return sizeof(float) * (shared + thread_count * per_thread) +
                Quantized::bytes_for(c, std::max(l.max_rows, logit_rows(c))) +
-               ScreenRows::bytes_for(hidden, kScreenRows) +
-               thread_count * (Quantized::bytes_for(c, kPrivateRows) + ScreenRows::bytes_for(hidden, kScreenRows) +
-                               2 * kScreenRows * sizeof(Largest));
+               ScreenRows::bytes_for(hidden, kMostScreenRows) +
+               thread_count * (Quantized::bytes_for(c, kPrivateRows) + ScreenRows::bytes_for(hidden, kMostScreenRows) +
+                               2 * kMostScreenRows * sizeof(Largest));
     }
 };
 
@@ -375,7 +373,7 @@ struct Decoder::Worker {
     // All threads come to the same answer.
     bool can_screen(int64_t first, int64_t count) const {
         // A cap may make different logits equal.
-        if (count > kScreenRows || !d.weights_.head().split() || c.logit_softcap > 0.0f || d.screen_pause_ > 0)
+        if (count > kernels.screen_rows || !d.weights_.head().split() || c.logit_softcap > 0.0f || d.screen_pause_ > 0)
             return false;
         for (int64_t i = 0; i < count; ++i)
             if (!sink.wants_largest_alone(first + i)) return false;

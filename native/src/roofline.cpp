@@ -56,20 +56,18 @@ std::vector<double> Roofline::rates(double seconds, Work work) {
     return result;
 }
 
-std::vector<double> Roofline::read(int64_t bytes, int streams, int64_t prefetch_bytes, double seconds) {
+std::vector<double> Roofline::read(int64_t bytes, int streams, bool fetched, double seconds) {
     if (streams != 1 && streams != 2 && streams != 4 && streams != 8)
         throw std::invalid_argument("streams must be 1, 2, 4 or 8, not " + std::to_string(streams));
     if (bytes < kLeastBytes || bytes > bytes_)
         throw std::invalid_argument("bytes must be between " + std::to_string(kLeastBytes) + " and the " +
                                     std::to_string(bytes_) + " of a thread, not " + std::to_string(bytes));
-    if (prefetch_bytes < 0 || prefetch_bytes > int64_t{1} << 20)
-        throw std::invalid_argument("prefetch_bytes must be between 0 and 1 MiB");
     // An odd number of steps: streams that are a multiple of 4 KiB apart would compete for the same cache sets.
     const int64_t steps = bytes / streams / kReadStep;
     const int64_t stream_bytes = (steps - (steps + 1) % 2) * kReadStep;
     return rates(seconds, [&](int thread, int64_t count) {
         for (int64_t i = 0; i < count; ++i)
-            kernels_.read_streams(memory_[thread].get(), streams, stream_bytes, prefetch_bytes);
+            kernels_.read_streams(memory_[thread].get(), streams, stream_bytes, fetched);
         return count * streams * stream_bytes;
     });
 }

@@ -26,7 +26,7 @@ class Roofline {
     // Bytes a second that all threads read together, once a repetition, repeated for `seconds` but at least once. Each
     // thread reads the first `bytes` of its memory over and over, as so many streams side by side; see
     // KernelTable::read_streams. Throws std::invalid_argument for arguments out of range.
-    std::vector<double> read(int64_t bytes, int streams, int64_t prefetch_bytes, double seconds);
+    std::vector<double> read(int64_t bytes, int streams, bool fetched, double seconds);
 
     // Multiply-adds a second of all threads together, likewise. `kind` is int8_4bit, int8, bf16 or f32; empty when the
     // instruction set has no unit for it.

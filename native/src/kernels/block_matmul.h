@@ -14,28 +14,32 @@
 namespace lpx::LPX_ISA_NS {
 
 // Up to fused_limit rows, codes are unpacked in registers, for up to kFusedRows rows at a time. The more a dot product
-// costs beside the unpacking, the later it pays to unpack a chunk first.
+// costs beside the unpacking, the later it pays to unpack a chunk first. Up to kTogetherRows rows take kGroupsTogether
+// groups at once.
 #if defined(__AVX512F__)
-inline constexpr int kFusedRows = 4;
-inline constexpr int kTileRows = 8;  // a power of two
-constexpr int fused_limit(TileKind /*kind*/) {
-    return 7;
+inline constexpr int kFusedRows = 6;
+inline constexpr int kTogetherRows = kMaxFusedRows;
+inline constexpr int kTileRows = 4;  // a power of two
+constexpr int fused_limit(TileKind kind) {
+    return kind.bits == 8 ? 64 : kind.bits <= 4 ? 32 : 12;
 }
 #elif defined(__AVX2__)
 inline constexpr int kFusedRows = 4;
+inline constexpr int kTogetherRows = 1;  // registers do not suffice for more
 inline constexpr int kTileRows = 4;
 constexpr int fused_limit(TileKind kind) {
     return kind.bits <= 4 ? 16 : 12;
 }
 #else
 inline constexpr int kFusedRows = 2;
+inline constexpr int kTogetherRows = 1;
 inline constexpr int kTileRows = 2;
 constexpr int fused_limit(TileKind /*kind*/) {
     return 7;
 }
 #endif
-inline constexpr int kGroupsTogether = 2;  // for one row
-inline constexpr int kPassRows = 128;      // rows that share one unpacked chunk
+inline constexpr int kGroupsTogether = 2;
+inline constexpr int kPassRows = 128;  // rows that share one unpacked chunk
 
 // Rows of activations from some block on, with what is added for the sums (corrections).
 struct RowTile {
@@ -64,9 +68,9 @@ inline I32 initial_sum(const RowTile& rows, int row, int64_t at) {
 
 // Parts of a source whose dots run together, sharing the broadcast activations: as many as registers allow.
 template <class Source, int kRows>
-inline constexpr int kPartsTogether = kSmallDot<Source::kKind.bits> && !Source::kSplit ? Source::kParts
-                                      : kRows == 1 && Source::kParts > 2               ? 2
-                                                                                       : 1;
+inline constexpr int kPartsTogether = kSmallDot<Source::kKind.bits> && !Source::kNibbleDots ? Source::kParts
+                                      : kRows == 1 && Source::kParts > 2                    ? 2
+                                                                                            : 1;
 
 // The nibbles of split codes as parts of their own: high, low, high, low ...
 template <class Source>
@@ -127,7 +131,7 @@ LPX_INLINE void add_sub_block(const Source& source, const RowTile& rows, int64_t
         for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
             for (int p = 0; p < kWidth; ++p) total[r][p] = initial_sum<kKind>(rows, r, at);
-        if constexpr (Source::kSplit) {
+        if constexpr (Source::kNibbleDots) {
             I32 nibbles[kRows][2 * kWidth];
 #pragma GCC unroll 8
             for (int r = 0; r < kRows; ++r)
@@ -178,7 +182,7 @@ LPX_INLINE void add_refined(const Source& source, const RowTile& rows, int row, 
 #pragma GCC unroll 4
     for (int part = 0; part < Source::kParts; ++part) {
         I32 total;
-        if constexpr (Source::kSplit) {
+        if constexpr (Source::kNibbleDots) {
             Dot<4, 1> low;
             low.begin(initial);
             low.add(0, at.low_codes(vector, part), values);
@@ -260,17 +264,18 @@ LPX_INLINE void add_few_rows(int64_t count, const Source& source, int64_t blocks
 }
 
 // Any number of rows in tiles of kTile and, for the rest, of smaller powers of two.
-template <TileKind kKind, int kTile>
-inline void add_many_rows(int64_t count, const UnpackedChunk& chunk, Upcoming upcoming, int64_t blocks, RowTile rows,
-                          bool first, Outputs out) {
+template <TileKind kKind, int kGroups, int kTile>
+inline void add_many_rows(int64_t count, const UnpackedChunk& chunk, const std::byte* upcoming, int64_t fetched,
+                          int64_t blocks, RowTile rows, bool first, Outputs out) {
     for (; count >= kTile; count -= kTile) {
-        add_tile<kTile>(UnpackedSource<kKind>(chunk, upcoming), blocks, rows, first, out);
-        upcoming.next += blocks * upcoming.bytes_per_block;
+        add_tile<kTile>(UnpackedSource<kKind, kGroups>(chunk, Fetch(upcoming, fetched)), blocks, rows, first, out);
+        upcoming += blocks * fetched;
         rows.skip(kTile);
         out.first += kTile * out.stride;
     }
     if constexpr (kTile > 1)
-        if (count > 0) add_many_rows<kKind, kTile / 2>(count, chunk, upcoming, blocks, rows, first, out);
+        if (count > 0)
+            add_many_rows<kKind, kGroups, kTile / 2>(count, chunk, upcoming, fetched, blocks, rows, first, out);
 }
 
 // The corrections of `rows` rows for `blocks` blocks: [rows][blocks * scales].
@@ -318,35 +323,59 @@ struct BlockScratch {
 static_assert(kChunkBlocks % kRefineBlocks == 0 && 8 % kRefineBlocks == 0);
 static_assert(sizeof(BlockScratch) <= kBlockScratchBytes);
 
-// Whole rows of the groups [begin, end), from packed groups. One row takes kTogether groups at once, which lie far
+// Whole rows of the groups [begin, end), from packed groups. Few rows take kTogether groups at once, which lie far
 // apart: memory serves several streams better than one, and they share the activations.
 template <PackedFormat kFormat, int kTogether>
 void add_groups(const PackedMatrix& w, int64_t begin, int64_t end, const RowTile& all, int64_t rows, float* out,
                 int64_t out_stride) {
-    const int64_t row_blocks = w.padded_cols() / 32;
-    if constexpr (kTogether > 1) {
-        if (rows == 1) {
-            const int64_t run = (end - begin) / kTogether, last = begin + run * (kTogether - 1);
-            for (int64_t g = begin; g < begin + run; ++g) {
-                const int64_t left = w.rows() - (last - begin + g) * kGroupRows;
-                const Outputs to{out + g * kGroupRows, out_stride, run * kGroupRows,
-                                 static_cast<int>(left < kGroupRows ? left : kGroupRows)};
-                add_tile<1>(GroupsSource<kFormat, kTogether>(w, g, run), row_blocks, all, true, to);
+    const int64_t row_blocks = w.padded_cols() / 32, tiles = (rows + kFusedRows - 1) / kFusedRows;
+    const int64_t run = (end - begin) / kTogether;
+    if (kTogether == 1 || rows <= kTogetherRows) {
+        for (int64_t g = begin; g < begin + run; ++g) {
+            const int64_t left = w.rows() - (g + (kTogether - 1) * run) * kGroupRows;
+            Outputs to{out + g * kGroupRows, out_stride, run * kGroupRows,
+                       static_cast<int>(left < kGroupRows ? left : kGroupRows)};
+            if (tiles == 1) {
+                add_few_rows<kFusedRows>(rows, GroupsSource<kFormat, kTogether>(w, g, run), row_blocks, all, to);
+                continue;
             }
-            return add_groups<kFormat, kTogether / 2>(w, begin + run * kTogether, end, all, rows, out, out_stride);
+            // Later tiles find the groups in the cache, and each fetches a part of the next groups.
+            RowTile tile = all;
+            const int64_t fetched = (packed_block_bytes<kFormat>(1) + tiles - 1) / tiles;
+            for (int64_t t = 0; t < tiles; ++t) {
+                const auto fetch = [&](int64_t group) {
+                    return Fetch(w.group(group + 1) + t * row_blocks * fetched, fetched);
+                };
+                const int64_t count = rows / tiles + (t < rows % tiles);
+                add_few_rows<kFusedRows>(count, GroupsSource<kFormat, kTogether>(w, g, run, fetch), row_blocks, tile,
+                                         to);
+                tile.skip(count);
+                to.first += count * out_stride;
+            }
         }
+        begin += run * kTogether;
     }
-    for (int64_t g = begin; g < end; ++g) {
-        const int64_t left = w.rows() - g * kGroupRows;
-        Outputs to{out + g * kGroupRows, out_stride, 0, static_cast<int>(left < kGroupRows ? left : kGroupRows)};
-        RowTile tile = all;
-        for (int64_t r = 0; r < rows; r += kFusedRows) {  // later tiles find the group in the cache
-            add_few_rows<kFusedRows>(rows - r < kFusedRows ? rows - r : kFusedRows, PackedSource<kFormat>(w, g, 0),
-                                     row_blocks, tile, to);
-            tile.skip(kFusedRows);
-            to.first += kFusedRows * out_stride;
-        }
+    if constexpr (kTogether > 1)
+        if (begin < end) add_groups<kFormat, kTogether / 2>(w, begin, end, all, rows, out, out_stride);
+}
+
+// Blocks [block, block + blocks) of the groups [begin, end), kGroups at once, unpacked first.
+template <PackedFormat kFormat, int kGroups>
+void add_chunks(const PackedMatrix& w, int64_t begin, int64_t end, int64_t block, int64_t blocks, UnpackedChunk& chunk,
+                const RowTile& all, int64_t rows, float* out, int64_t out_stride) {
+    // The next groups' chunk is fetched meanwhile, spread over the full tiles of this one.
+    const int64_t tiles = rows < kTileRows ? 1 : rows / kTileRows, fetched = kGroups * packed_block_bytes<kFormat>(1);
+    int64_t g = begin;
+    for (; g + kGroups <= end; g += kGroups) {
+        for (int i = 0; i < kGroups; ++i) unpack_chunk<kFormat>(w, g + i, block, blocks, chunk, i);
+        const int64_t left = w.rows() - (g + kGroups - 1) * kGroupRows;
+        const std::byte* const upcoming = w.group(g + kGroups) + packed_block_bytes<kFormat>(block);
+        add_many_rows<tile_kind(kFormat), kGroups, kTileRows>(
+            rows, chunk, upcoming, (fetched + tiles - 1) / tiles, blocks, all, block == 0,
+            {out + g * kGroupRows, out_stride, kGroupRows, static_cast<int>(left < kGroupRows ? left : kGroupRows)});
     }
+    if constexpr (kGroups > 1)
+        if (g < end) add_chunks<kFormat, kGroups / 2>(w, g, end, block, blocks, chunk, all, rows, out, out_stride);
 }
 
 template <PackedFormat kFormat>
@@ -372,25 +401,16 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
             const int64_t blocks = row_blocks - block < kChunkBlocks ? row_blocks - block : kChunkBlocks;
             const int64_t corrections = blocks * kUnpackedKind.scales;
             compute_corrections<kUnpackedKind>(a, pass, pass_rows, block, blocks, scratch.correction);
-            for (int64_t g = group_begin; g < group_end; ++g) {
-                unpack_chunk<kFormat>(w, g, block, blocks, scratch.chunk);
-                const int64_t left = w.rows() - g * kGroupRows;
-                const RowTile tile{a.q8 + pass * a.cols + 32 * block,
-                                   a.scale + pass * row_blocks + block,
-                                   a.refined + pass * refinements + block / kRefineBlocks,
-                                   scratch.correction,
-                                   a.cols,
-                                   row_blocks,
-                                   refinements,
-                                   corrections};
-                // The next group's chunk, spread over the full tiles of this one.
-                const int64_t tiles = pass_rows < kTileRows ? 1 : pass_rows / kTileRows;
-                const Upcoming upcoming{w.group(g + 1) + packed_block_bytes<kFormat>(block),
-                                        (packed_block_bytes<kFormat>(1) + tiles - 1) / tiles};
-                add_many_rows<kUnpackedKind, kTileRows>(pass_rows, scratch.chunk, upcoming, blocks, tile, block == 0,
-                                                        {out + pass * out_stride + g * kGroupRows, out_stride, 0,
-                                                         static_cast<int>(left < kGroupRows ? left : kGroupRows)});
-            }
+            const RowTile tile{a.q8 + pass * a.cols + 32 * block,
+                               a.scale + pass * row_blocks + block,
+                               a.refined + pass * refinements + block / kRefineBlocks,
+                               scratch.correction,
+                               a.cols,
+                               row_blocks,
+                               refinements,
+                               corrections};
+            add_chunks<kFormat, kChunkGroups>(w, group_begin, group_end, block, blocks, scratch.chunk, tile, pass_rows,
+                                              out + pass * out_stride, out_stride);
         }
     }
 }

@@ -28,11 +28,31 @@ constexpr TileKind tile_kind(PackedFormat format) {
     const int bits = wide ? 8 : layout.code_bits < 4 ? 4 : layout.code_bits;
     return {bits, layout.scales, layout.minimum, wide && kUnsigned8 ? 128 : layout.offset};
 }
-// The same for packed groups: a product with split codes is one with the high nibbles and one with the low ones.
+// Whether products with packed groups of split codes are one with the high nibbles and one with the low ones. Where
+// codes are unsigned bytes, putting the nibbles together is cheaper.
+constexpr bool has_nibble_dots(PackedFormat format) {
+    return format == PackedFormat::Q8_0_Split && !kUnsigned8;
+}
 constexpr TileKind packed_kind(PackedFormat format) {
-    if (format == PackedFormat::Q8_0_Split) return {.bits = 4, .scales = 1, .minimum = false, .offset = 128};
+    if (has_nibble_dots(format)) return {.bits = 4, .scales = 1, .minimum = false, .offset = 128};
     return tile_kind(format);
 }
+
+// Memory that is fetched while blocks are walked: from `next` on, so many bytes for each block.
+class Fetch {
+  public:
+    Fetch() = default;
+    Fetch(const void* next, int64_t bytes_per_block)
+        : fetched_(static_cast<const std::byte*>(next)), wanted_(fetched_), bytes_per_block_(bytes_per_block) {}
+    void advance() {
+        for (wanted_ += bytes_per_block_; fetched_ < wanted_; fetched_ += 64) fetch_weights(fetched_);
+    }
+
+  private:
+    const std::byte* fetched_ = nullptr;
+    const std::byte* wanted_ = nullptr;
+    int64_t bytes_per_block_ = 0;
+};
 
 // Values of the 4-bit table as the dot product takes them.
 struct CodeTable {
@@ -44,21 +64,28 @@ constexpr CodeTable make_code_table() {
     return table;
 }
 
-// Walks the blocks of one packed group; prefetches ahead.
+// Walks the blocks of one packed group.
 template <PackedFormat kFormat>
 class PackedSource {
     static constexpr BlockLayout kLayout = block_layout(kFormat);
+    static constexpr bool kSplit = kFormat == PackedFormat::Q8_0_Split;
 
   public:
-    static constexpr bool kSplit = kFormat == PackedFormat::Q8_0_Split;
+    static constexpr bool kNibbleDots = has_nibble_dots(kFormat);
     static constexpr TileKind kKind = packed_kind(kFormat);
     static constexpr int kParts = LPX_ISA_NS::kParts;
 
+    // Fetches what comes next in memory.
+    PackedSource(const PackedMatrix& w, int64_t group, int64_t block) : PackedSource(w, group, block, Fetch()) {
+        fetch_ = Fetch(block_ + kFetchAhead, kLayout.super_bytes() / kLayout.blocks_per_super());
+        if constexpr (kSplit) fetch_ = Fetch(block_ + kFetchAhead, kBlockBytes);
+    }
     // `block` must be the first of a super block.
-    PackedSource(const PackedMatrix& w, int64_t group, int64_t block)
+    PackedSource(const PackedMatrix& w, int64_t group, int64_t block, const Fetch& fetch)
         : header_(reinterpret_cast<const uint8_t*>(w.group(group)) +
                   block / kLayout.blocks_per_super() * kLayout.super_bytes()),
-          block_(header_ + kLayout.header_bytes()) {
+          block_(header_ + kLayout.header_bytes()),
+          fetch_(fetch) {
         if constexpr (kSplit) {
             block_ = reinterpret_cast<const uint8_t*>(w.group(group)) + SplitLayout::kNormBytes + block * kBlockBytes;
             low_ = reinterpret_cast<const uint8_t*>(w.low_group(group)) + 4 * block * SplitLayout::kLowStride;
@@ -67,7 +94,7 @@ class PackedSource {
     }
 
     void next() {
-        for (int i = 0; i < kBlockBytes; i += 64) prefetch(block_ + kPrefetchBytes + i);
+        fetch_.advance();
         block_ += kBlockBytes;
         if constexpr (kSplit) {
             for (int v = 0; v < 4; ++v) prefetch(low_ + to_next_low_ + v * SplitLayout::kLowStride);
@@ -85,7 +112,9 @@ class PackedSource {
     template <int kVector>
     Bytes codes(int part) const {
         const uint8_t* p = block_ + part * kPartBytes;
-        if constexpr (kLayout.code_bits == 8 && !kSplit) {
+        if constexpr (kSplit && !kNibbleDots) {
+            return bit_or(high_codes<kVector>(part), low_codes<kVector>(part));
+        } else if constexpr (kLayout.code_bits == 8 && !kSplit) {
             const Bytes code = load_bytes(p + 64 * kVector);
             return kUnsigned8 ? bit_xor(code, set_bytes(0x80)) : code;
         } else if constexpr (kLayout.code_bits < 4) {
@@ -117,7 +146,10 @@ class PackedSource {
     // codes<vector> for a vector known at run time.
     Bytes codes(int vector, int part) const {
         const uint8_t* p = block_ + part * kPartBytes;
-        if constexpr (kLayout.code_bits == 8 && !kSplit) {
+        if constexpr (kSplit && !kNibbleDots) {
+            const Bytes high = shift_right(load_bytes(p + vector / 2 * 64), 4 * (vector % 2));
+            return bit_or(shift<4>(bit_and(high, set_bytes(15))), low_codes(vector, part));
+        } else if constexpr (kLayout.code_bits == 8 && !kSplit) {
             const Bytes code = load_bytes(p + 64 * vector);
             return kUnsigned8 ? bit_xor(code, set_bytes(0x80)) : code;
         } else if constexpr (kLayout.code_bits < 4) {
@@ -137,11 +169,16 @@ class PackedSource {
         }
     }
 
-    // kSplit: the low nibbles; codes() are the high ones.
+    // Of split codes: the low nibbles, and 16 times the high ones.
     template <int kVector>
     Bytes low_codes(int part) const {
         const Bytes pair = load_bytes(low_ + part * kPartBytes + kVector / 2 * SplitLayout::kLowStride);
         return bit_and(shift<kVector % 2 == 0 ? 0 : -4>(pair), set_bytes(15));
+    }
+    template <int kVector>
+    Bytes high_codes(int part) const {
+        const Bytes pair = load_bytes(block_ + part * kPartBytes + kVector / 2 * 64);
+        return bit_and(shift<kVector % 2 == 0 ? 4 : 0>(pair), set_bytes(0xf0));
     }
     Bytes low_codes(int vector, int part) const {
         const Bytes pair = load_bytes(low_ + part * kPartBytes + vector / 2 * SplitLayout::kLowStride);
@@ -176,6 +213,7 @@ class PackedSource {
 
     const uint8_t* header_;
     const uint8_t* block_;
+    Fetch fetch_;
     const uint8_t* low_ = nullptr;  // kSplit: low nibbles, and how far on those of the next group are
     int64_t to_next_low_ = 0;
     int index_ = 0;
@@ -189,11 +227,15 @@ class GroupsSource {
 
   public:
     static constexpr TileKind kKind = Group::kKind;
-    static constexpr bool kSplit = Group::kSplit;
+    static constexpr bool kNibbleDots = Group::kNibbleDots;
     static constexpr int kParts = kGroups * Group::kParts;
 
     // Groups `apart` of each other.
     GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart) : GroupsSource(w, first, apart, Indices()) {}
+    // `fetch(group)` tells what to fetch while a group is walked.
+    template <class F>
+    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, F fetch)
+        : GroupsSource(w, first, apart, fetch, Indices()) {}
 
     void next() {
         for (Group& group : groups_) group.next();
@@ -224,37 +266,42 @@ class GroupsSource {
     template <int... kIndex>
     GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, std::integer_sequence<int, kIndex...>)
         : groups_{Group(w, first + kIndex * apart, 0)...} {}
+    template <class F, int... kIndex>
+    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, F fetch, std::integer_sequence<int, kIndex...>)
+        : groups_{Group(w, first + kIndex * apart, 0, fetch(first + kIndex * apart))...} {}
 
     Group groups_[kGroups];
 };
 
-inline constexpr int kChunkBlocks = 32;  // 1024 columns of 16 rows: 16 KiB of codes stay in the first-level cache
+#if defined(__AVX512F__)
+inline constexpr int kChunkGroups = 2;  // two groups share the broadcast activations
+#else
+inline constexpr int kChunkGroups = 1;
+#endif
+inline constexpr int kChunkBlocks = 32;
 
-// A chunk of a group with its codes as bytes and its scales as floats.
+// A chunk of up to kChunkGroups groups, its codes as bytes and its scales as floats: 16 KiB of codes a group, which
+// stay in the first or second cache.
 struct UnpackedChunk {
-    uint8_t codes[kChunkBlocks][8][64];
-    float scale[kChunkBlocks][2][16];
-    float min[kChunkBlocks][2][16];
+    uint8_t codes[kChunkGroups][kChunkBlocks][8][64];
+    float scale[kChunkGroups][kChunkBlocks][2][16];
+    float min[kChunkGroups][kChunkBlocks][2][16];
 };
 
-// Packed bytes that will be unpacked next, fetched meanwhile: `bytes_per_block` of them for each block of a tile.
-struct Upcoming {
-    const std::byte* next;
-    int64_t bytes_per_block;
-};
-
-template <TileKind kTileKind>
+// Walks the blocks of an unpacked chunk, kGroups groups at once. Their parts follow one another.
+template <TileKind kTileKind, int kGroups>
 class UnpackedSource {
+    static constexpr int kGroupParts = LPX_ISA_NS::kParts;
+
   public:
     static constexpr TileKind kKind = kTileKind;
-    static constexpr bool kSplit = false;
-    static constexpr int kParts = LPX_ISA_NS::kParts;
+    static constexpr bool kNibbleDots = false;
+    static constexpr int kParts = kGroups * kGroupParts;
 
-    UnpackedSource(const UnpackedChunk& chunk, const Upcoming& upcoming)
-        : chunk_(&chunk), fetched_(upcoming.next), wanted_(upcoming.next), bytes_per_block_(upcoming.bytes_per_block) {}
+    UnpackedSource(const UnpackedChunk& chunk, const Fetch& fetch) : chunk_(&chunk), fetch_(fetch) {}
     void next() {
         ++block_;
-        for (wanted_ += bytes_per_block_; fetched_ < wanted_; fetched_ += 64) prefetch(fetched_);
+        fetch_.advance();
     }
     template <int kVector>
     Bytes codes(int part) const {
@@ -265,34 +312,37 @@ class UnpackedSource {
         other.block_ += blocks;
         return other;
     }
-    Bytes codes(int vector, int part) const { return load_bytes(chunk_->codes[block_][vector] + part * kPartBytes); }
-    F32 scale(int sub, int part) const { return load(chunk_->scale[block_][sub] + part * kLanes); }
-    F32 min(int sub, int part) const { return load(chunk_->min[block_][sub] + part * kLanes); }
+    Bytes codes(int vector, int part) const {
+        return load_bytes(chunk_->codes[part / kGroupParts][block_][vector] + part % kGroupParts * kPartBytes);
+    }
+    F32 scale(int sub, int part) const {
+        return load(chunk_->scale[part / kGroupParts][block_][sub] + part % kGroupParts * kLanes);
+    }
+    F32 min(int sub, int part) const {
+        return load(chunk_->min[part / kGroupParts][block_][sub] + part % kGroupParts * kLanes);
+    }
 
   private:
     const UnpackedChunk* chunk_;
-    const std::byte* fetched_;
-    const std::byte* wanted_;
-    int64_t bytes_per_block_;
+    Fetch fetch_;
     int64_t block_ = 0;
 };
 
 // Codes as an 8-bit dot product takes them, from the nibbles of a split matrix; else as they are.
 template <int kVector, PackedFormat kFormat>
 inline Bytes whole_codes(const PackedSource<kFormat>& source, int part) {
-    const Bytes codes = source.template codes<kVector>(part);
-    if constexpr (!PackedSource<kFormat>::kSplit) return codes;
-    const Bytes code = bit_or(shift<4>(codes), source.template low_codes<kVector>(part));  // codes are below 16
-    return kUnsigned8 ? code : bit_xor(code, set_bytes(0x80));
+    if constexpr (!PackedSource<kFormat>::kNibbleDots) return source.template codes<kVector>(part);
+    const Bytes code = bit_or(source.template high_codes<kVector>(part), source.template low_codes<kVector>(part));
+    return bit_xor(code, set_bytes(0x80));
 }
 
 template <PackedFormat kFormat>
-inline void unpack_chunk(const PackedMatrix& w, int64_t group, int64_t first_block, int64_t blocks,
-                         UnpackedChunk& out) {
+inline void unpack_chunk(const PackedMatrix& w, int64_t group, int64_t first_block, int64_t blocks, UnpackedChunk& out,
+                         int place) {
     PackedSource<kFormat> source(w, group, first_block);
     for (int64_t b = 0; b < blocks; ++b) {
         for (int part = 0; part < kParts; ++part) {
-            uint8_t* codes = out.codes[b][0] + part * kPartBytes;
+            uint8_t* codes = out.codes[place][b][0] + part * kPartBytes;
             store_bytes(codes, whole_codes<0>(source, part));
             store_bytes(codes + 64, whole_codes<1>(source, part));
             store_bytes(codes + 128, whole_codes<2>(source, part));
@@ -302,8 +352,9 @@ inline void unpack_chunk(const PackedMatrix& w, int64_t group, int64_t first_blo
             store_bytes(codes + 384, whole_codes<6>(source, part));
             store_bytes(codes + 448, whole_codes<7>(source, part));
             for (int s = 0; s < PackedSource<kFormat>::kKind.scales; ++s) {
-                store(out.scale[b][s] + part * kLanes, source.scale(s, part));
-                if (PackedSource<kFormat>::kKind.minimum) store(out.min[b][s] + part * kLanes, source.min(s, part));
+                store(out.scale[place][b][s] + part * kLanes, source.scale(s, part));
+                if (PackedSource<kFormat>::kKind.minimum)
+                    store(out.min[place][b][s] + part * kLanes, source.min(s, part));
             }
         }
         source.next();

@@ -46,12 +46,11 @@ inline constexpr int kMaximaBlock = 64;  // logits that share a maximum, see blo
 
 // Bounds of what the matrix kernels of any instruction set keep in scratch: an unpacked chunk with the corrections of
 // a pass over rows, and the corrections of the few rows for which weights are not unpacked first.
-inline constexpr size_t kBlockScratchBytes = 64 * 1024;
+inline constexpr size_t kBlockScratchBytes = 96 * 1024;
 inline constexpr size_t kFloatScratchBytes = 16 * 1024;
-inline constexpr int kMaxFusedRows = 16;
+inline constexpr int kMaxFusedRows = 64;
 
-inline constexpr int kPrefetchBytes = 1024;  // how far ahead the matrix kernels fetch packed blocks
-inline constexpr int64_t kReadStep = 256;    // bytes of a stream that read_streams reads at a time
+inline constexpr int64_t kReadStep = 256;  // bytes of a stream that read_streams reads at a time
 
 struct KernelTable {
     const char* isa = nullptr;
@@ -87,6 +86,7 @@ struct KernelTable {
     void (*merge_split)(const MergeTask&) = nullptr;
 
     // --- screen.cpp: see screen.h ---
+    int64_t screen_rows = 0;  // steps of more rows are faster without, at most kMostScreenRows
     void (*screen)(const ScreenTask&) = nullptr;
     // The upper bound of one row and group after more octets.
     float (*refine)(const ScreenTask&, int64_t group, int64_t row) = nullptr;
@@ -99,8 +99,8 @@ struct KernelTable {
 
     // --- roofline.cpp: what the machine can do at most, see roofline.h ---
     // Reads `streams` (1, 2, 4 or 8) streams in turn that lie one behind the other in memory, each `stream_bytes` (a
-    // multiple of kReadStep) long and prefetched `prefetch_bytes` ahead (0: the machine's own prefetching alone).
-    void (*read_streams)(const std::byte* data, int streams, int64_t stream_bytes, int64_t prefetch_bytes) = nullptr;
+    // multiple of kReadStep) long, fetched ahead as the matrix kernels do or left to the machine's own prefetching.
+    void (*read_streams)(const std::byte* data, int streams, int64_t stream_bytes, bool fetched) = nullptr;
     // Rounds of independent multiply-adds on registers; they return how many multiply-adds that were. The dot products
     // are those of the matrix kernels: int8 activations with codes of 4 or 8 bits. Null where there is no unit.
     int64_t (*peak_int8_4bit)(int64_t rounds) = nullptr;

@@ -13,6 +13,8 @@ namespace lpx {
 class PackedMatrix;
 struct RefinedQuad;
 
+inline constexpr int kMostScreenRows = 8;  // as many as are usually verified together when tokens are drafted
+
 // Octets whose low nibbles screen() reads, and those that refine() has read in the end.
 inline constexpr int kScreenOctets = 8, kRefineOctets = 32;
 

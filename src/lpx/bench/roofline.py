@@ -31,15 +31,15 @@ class ReadPattern:
 
     name: str
     streams: int  # groups of 16 rows read side by side
-    prefetch_bytes: int  # asked for ahead of each stream; 0: the machine's own prefetching alone
+    fetched: bool  # ahead, as the matrix kernels do; else the machine's own prefetching alone
 
 
 READ_PATTERNS = (
-    ReadPattern("plain", 1, 0),
-    ReadPattern("1 stream, prefetched", 1, _native.PREFETCH_BYTES),
-    ReadPattern("2 streams, prefetched", 2, _native.PREFETCH_BYTES),  # as the matrix kernels read with one row
-    ReadPattern("4 streams, prefetched", 4, _native.PREFETCH_BYTES),
-    ReadPattern("8 streams, prefetched", 8, _native.PREFETCH_BYTES),
+    ReadPattern("plain", 1, False),
+    ReadPattern("1 stream, prefetched", 1, True),
+    ReadPattern("2 streams, prefetched", 2, True),  # as the matrix kernels read with one row
+    ReadPattern("4 streams, prefetched", 4, True),
+    ReadPattern("8 streams, prefetched", 8, True),
 )
 PEAK_KINDS = ("int8_4bit", "int8", "bf16", "f32")
 
@@ -193,5 +193,5 @@ def _read_memory(
 
 
 def _read(machine: _native.Roofline, pattern: ReadPattern, bytes_per_thread: int, seconds: float) -> ReadFigure:
-    rates = machine.read(bytes_per_thread, pattern.streams, pattern.prefetch_bytes, seconds)
+    rates = machine.read(bytes_per_thread, pattern.streams, pattern.fetched, seconds)
     return ReadFigure(pattern, bytes_per_thread, max(rates), Series.of(rates))

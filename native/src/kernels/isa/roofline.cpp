@@ -19,16 +19,16 @@ LPX_INLINE void opaque(Vector& a) {
 #endif
 }
 
-template <int kStreams, bool kPrefetch>
-void read(const std::byte* data, int64_t stream_bytes, int64_t prefetch_bytes) {
+template <int kStreams, bool kFetch>
+void read(const std::byte* data, int64_t stream_bytes) {
     constexpr int kSums = 4;
     Bytes sum[kSums];
     for (int i = 0; i < kSums; ++i) sum[i] = set_bytes(0);
     for (int64_t at = 0; at < stream_bytes; at += kReadStep)
         for (int s = 0; s < kStreams; ++s) {
             const std::byte* const p = data + s * stream_bytes + at;
-            if constexpr (kPrefetch)
-                for (int64_t i = 0; i < kReadStep; i += 64) prefetch(p + prefetch_bytes + i);
+            if constexpr (kFetch)
+                for (int64_t i = 0; i < kReadStep; i += 64) fetch_weights(p + kFetchAhead + i);
 #pragma GCC unroll 8
             for (int i = 0; i < kReadStep / kPartBytes; ++i)
                 sum[i % kSums] = bit_xor(sum[i % kSums], load_bytes(p + i * kPartBytes));
@@ -37,21 +37,21 @@ void read(const std::byte* data, int64_t stream_bytes, int64_t prefetch_bytes) {
 }
 
 template <int kStreams>
-void read(const std::byte* data, int64_t stream_bytes, int64_t prefetch_bytes) {
-    if (prefetch_bytes > 0) return read<kStreams, true>(data, stream_bytes, prefetch_bytes);
-    read<kStreams, false>(data, stream_bytes, 0);
+void read(const std::byte* data, int64_t stream_bytes, bool fetched) {
+    if (fetched) return read<kStreams, true>(data, stream_bytes);
+    read<kStreams, false>(data, stream_bytes);
 }
 
-void read_streams(const std::byte* data, int streams, int64_t stream_bytes, int64_t prefetch_bytes) {
+void read_streams(const std::byte* data, int streams, int64_t stream_bytes, bool fetched) {
     switch (streams) {
         case 1:
-            return read<1>(data, stream_bytes, prefetch_bytes);
+            return read<1>(data, stream_bytes, fetched);
         case 2:
-            return read<2>(data, stream_bytes, prefetch_bytes);
+            return read<2>(data, stream_bytes, fetched);
         case 4:
-            return read<4>(data, stream_bytes, prefetch_bytes);
+            return read<4>(data, stream_bytes, fetched);
         default:
-            return read<8>(data, stream_bytes, prefetch_bytes);
+            return read<8>(data, stream_bytes, fetched);
     }
 }
 

@@ -15,7 +15,7 @@ template <int kGroups>
 class HighNibblePlanes {
   public:
     static constexpr TileKind kKind{.bits = 4, .scales = 1, .minimum = true, .offset = 0};
-    static constexpr bool kSplit = false;
+    static constexpr bool kNibbleDots = false;
     static constexpr int kParts = kGroups * LPX_ISA_NS::kParts;
 
     HighNibblePlanes(const PackedMatrix& w, int64_t first, int64_t apart) {
@@ -24,7 +24,7 @@ class HighNibblePlanes {
     }
     void next() {
         for (const uint8_t*& block : block_) {
-            for (int i = 0; i < SplitLayout::kBlockBytes; i += 64) prefetch(block + kPrefetchBytes + i);
+            for (int i = 0; i < SplitLayout::kBlockBytes; i += 64) fetch_weights(block + kFetchAhead + i);
             block += SplitLayout::kBlockBytes;
         }
     }
@@ -173,6 +173,8 @@ float refine(const ScreenTask& t, int64_t g, int64_t r) {
 }  // namespace
 
 void fill_screen(KernelTable& table) {
+    // Where whole codes are multiplied at once, all logits of more rows take less time than their screen.
+    table.screen_rows = kUnsigned8 ? 2 : kMostScreenRows;
     table.screen = screen;
     table.refine = refine;
 }
