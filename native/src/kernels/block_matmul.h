@@ -39,7 +39,7 @@ constexpr int fused_limit(TileKind /*kind*/) {
 }
 #endif
 inline constexpr int kGroupsTogether = 2;
-inline constexpr int kPassRows = 128;  // rows that share one unpacked chunk
+inline constexpr int kPassRows = 256;  // rows that share one unpacked chunk
 
 // Rows of activations from some block on, with what is added for the sums (corrections).
 struct RowTile {

@@ -46,7 +46,7 @@ inline constexpr int kMaximaBlock = 64;  // logits that share a maximum, see blo
 
 // Bounds of what the matrix kernels of any instruction set keep in scratch: an unpacked chunk with the corrections of
 // a pass over rows, and the corrections of the few rows for which weights are not unpacked first.
-inline constexpr size_t kBlockScratchBytes = 96 * 1024;
+inline constexpr size_t kBlockScratchBytes = 128 * 1024;
 inline constexpr size_t kFloatScratchBytes = 16 * 1024;
 inline constexpr int kMaxFusedRows = 64;
 
