@@ -59,8 +59,8 @@ class SequenceInput:
     logprobs: int | None = None  # None: off; n: log-probability of the sampled token and of the n likeliest
     score_targets: Sequence[int] = ()  # prompt scoring: per row the id to score, -1 for none; empty: no scoring
     score_logprobs: int = 0  # how many likeliest ids accompany each scored row
-    # What may be sampled, uint32 [sample_rows, words for all ids]: bit i % 32 of word i // 32 stands for id i. Bans that
-    # leave nothing of it do not hold. None: every id may be sampled.
+    # What may be sampled, uint32 [sample_rows, words for all ids]: bit i % 32 of word i // 32 stands for id i. Bans
+    # that leave nothing of it do not hold. None: every id may be sampled.
     masks: NDArray[np.uint32] | None = None
     stop_ids: Collection[int] = ()  # sampling one of these ends the steps that follow
 
