@@ -69,6 +69,9 @@ class ByteTokenizer:
     def encode_continuation(self, text: str) -> list[int]:
         return list(text.encode())
 
+    def split_markers(self, text: str) -> list[int | str]:
+        return [text]
+
     def vocabulary_bytes(self) -> list[bytes]:
         return [self.token_bytes(i) for i in range(self.vocab_size)]
 
@@ -91,6 +94,8 @@ class ByteTokenizer:
 
 class LineTemplate:
     """One line a message; enough of a chat template for the engine."""
+
+    source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
     def encode(self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True, **_: object) -> list[int]:
         text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)

@@ -183,6 +183,12 @@ class AsyncEngine:
         return self._engine.tokenizer
 
     @property
+    def chat_template_source(self) -> str | None:
+        """The text of the model's chat template; None when it has none."""
+        template = self._engine.chat_template
+        return None if template is None else template.source
+
+    @property
     def failed(self) -> BaseException | None:
         """What stopped the engine for good; None while it is sound."""
         return self._engine.failed

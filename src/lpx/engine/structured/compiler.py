@@ -7,6 +7,7 @@ size of the text and by the work that the parser may do, at the beginning and in
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_KEPT = 64  # grammars
 _SHOWN = 300  # characters of a message of the library
+_UNSUPPORTED = re.compile(r"Unimplemented keys: (\[.*?\])")
 # One line, as models and `json.dumps` write it. Free white space would let a small model write blanks for ever.
 _JSON_FORM: JsonCompileOptions = {
     "whitespace_flexible": False,
@@ -159,12 +161,11 @@ def _source(params: StructuredOutputsParams) -> str:
 
 
 def _refuse(params: StructuredOutputsParams, message: str) -> InvalidRequestError:
-    what = {"json": "the JSON schema", "regex": "the regular expression"}.get(params.kind, "the grammar")
-    unsupported = message.removeprefix("Unimplemented keys: ")
-    if unsupported != message:
-        keys = ", ".join(json.loads(unsupported.splitlines()[0]))
-        text = f"{what} uses keywords that are not supported: {keys}"
+    unsupported = _UNSUPPORTED.search(message)
+    if unsupported is not None:
+        text = f"the JSON schema uses keywords that are not supported: {', '.join(json.loads(unsupported[1]))}"
     else:
+        what = {"json": "the JSON schema", "regex": "the regular expression"}.get(params.kind, "the grammar")
         lines = message.strip().splitlines() or ["it cannot be used"]
         # Of a message about an expression, the line that says what is wrong.
         reason = next((line for line in lines if line.startswith("error: ")), lines[0]).removeprefix("error: ")
