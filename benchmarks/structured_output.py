@@ -2,7 +2,7 @@
 
     python benchmarks/structured_output.py smollm2-135m --rounds 7
 
-Both kinds of requests alternate, so that whatever else the machine does meets both. The share is the median over rounds.
+Both kinds of requests alternate, so that whatever else the machine does meets both. The share is the median of rounds.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def main() -> None:
                     free.append(decode_speed(llm, None, seed, options.tokens, speculative))
                     formed.append(decode_speed(llm, schema, seed, options.tokens, speculative))
                 shares = [b / a for a, b in zip(free[1:], formed[1:], strict=True)]
+                middle = [statistics.median(values) for values in (free[1:], formed[1:], shares)]
                 print(
-                    f"{name:12} {speculative:7} {statistics.median(free[1:]):7.0f} {statistics.median(formed[1:]):7.0f}  "
-                    f"{100 * statistics.median(shares):.0f} %"
+                    f"{name:12} {speculative:7} {middle[0]:7.0f} {middle[1]:7.0f}  {100 * middle[2]:.0f} %", flush=True
                 )
 
 

@@ -42,6 +42,16 @@ PARSED: list[tuple[ToolFormat, str, str, list[tuple[str, str]]]] = [
         '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
         [],
     ),
+    ("hermes", '\n{"name": "add", "arguments": {"a": 1}}\n', "", [("add", '{"a": 1}')]),
+    (
+        "hermes",
+        '{"name": "add"}{"name": "add"} <tool_call>{"name": "x"}',
+        "",
+        [("add", "{}"), ("add", "{}"), ("x", "{}")],
+    ),
+    ("hermes", '{"name": "Ada", "age": 3}', '{"name": "Ada", "age": 3}', []),
+    ("hermes", 'So: {"name": "add"}', 'So: {"name": "add"}', []),
+    ("hermes", '{"a": "<tool_call>', '{"a": "<tool_call>', []),
     ("llama3", '{"name": "add", "parameters": {"a": 1}}', "", [("add", '{"a": 1}')]),
     (
         "llama3",
@@ -133,6 +143,11 @@ def test_calls_come_back_as_they_were_written(calls: list[tuple[str, dict[str, o
         shown, found, _ = parse(tool_format, [text])
         assert shown == ""
         assert [(name, json.loads(arguments)) for name, arguments in found] == calls
+
+
+@pytest.mark.parametrize("tool_format", ["hermes", "llama3"])
+def test_other_objects_are_not_held_up(tool_format: ToolFormat) -> None:
+    assert make_parser(tool_format, NAMES).feed('{"colour": "re') == ['{"colour": "re']
 
 
 def test_arguments_are_streamed_before_the_call_ends() -> None:

@@ -1,7 +1,7 @@
 """How model families write tool calls, and a parser for each.
 
 - hermes (Hermes, Qwen, and the one that models without tools of their own are told):
-  `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, one pair of tags a call.
+  `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, one pair of tags a call; or just the object.
 - llama3: the answer is `{"name": …, "parameters": {…}}`, several of them separated by `;`, perhaps behind
   `<|python_tag|>`.
 - mistral: `[TOOL_CALLS]` and a JSON list of calls. mistral_named: `[TOOL_CALLS]name[ARGS]{…}` for each call. One parser
@@ -42,7 +42,7 @@ def make_parser(
 ) -> ToolCallParser:
     """A parser for one answer. `tool_names` tells calls from other JSON where a format has no mark of its own."""
     if tool_format == "hermes":
-        return HermesParser(make_id)
+        return HermesParser(make_id, tool_names)
     if tool_format == "llama3":
         return Llama3Parser(make_id, tool_names)
     return MistralParser(make_id)
@@ -142,6 +142,8 @@ class _Parser:
         scanner.take(character)
         if not self._started:
             self._raw.append(character)
+        if known is not None and scanner.strange and not self._started:
+            return "text"
         if scanner.name is not None and not self._started and not scanner.failed:
             if known is not None and scanner.name not in known:
                 return "text"
@@ -179,16 +181,38 @@ class _Mark:
 
 
 class HermesParser(_Parser):
-    """`<tool_call>` object `</tool_call>`; anything else between the tags is text, tags included."""
+    """`<tool_call>` object `</tool_call>`; anything else between the tags is text, tags included.
 
-    def __init__(self, make_id: MakeId = make_call_id) -> None:
+    Small models forget the tags: an object that names a tool is a call, too, where the answer begins with it.
+    """
+
+    def __init__(self, make_id: MakeId = make_call_id, tool_names: Collection[str] = ()) -> None:
         super().__init__(make_id)
-        self._state: Literal["text", "call", "closing", "swallowing"] = "text"
+        self._names = frozenset(tool_names)
+        self._state: Literal["begin", "bare", "text", "call", "closing", "swallowing"] = "begin"
         self._begin = _Mark(HERMES_BEGIN)
         self._close = _Mark(HERMES_END)
 
     def _take(self, character: str) -> None:
-        if self._state == "text":
+        if self._state == "begin":
+            if character == "{":
+                self._begin_call("")
+                self._state = "bare"
+            elif character in _WHITE:
+                self._say(character)
+                return
+            else:
+                self._state = "text"
+        if self._state == "bare":
+            result = self._scan(character, self._names)
+            if result == "ended":
+                self._state = "begin"
+            elif result == "broken":
+                self._state = "swallowing"
+            elif result == "text":
+                self._state = "text"
+                self._give_back()
+        elif self._state == "text":
             found = self._begin.take(character)
             if found == "no":
                 seen = self._begin.give_back()
@@ -232,7 +256,7 @@ class HermesParser(_Parser):
     def _end(self) -> None:
         if self._state == "text":
             self._say(self._begin.give_back())
-        elif self._state == "call" and not self._started:
+        elif self._state in ("call", "bare") and not self._started:
             self._give_back()
         elif self._state == "closing":
             self._close.give_back()

@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 _WHITE = " \t\r\n"
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
+_CALL_KEYS = _ARGUMENT_KEYS | {"name", "id", "type"}
 _MOST_HEAD = 4096  # characters of keys and values that are looked at beside the arguments
 
 
@@ -70,6 +71,7 @@ class CallScanner:
         name: of the function, once it is known.
         arguments: new text of the arguments since `take_arguments`, which is empty until the name is known.
         ended: the object is complete. A call without arguments has the arguments `{}`.
+        strange: it has a key that calls do not have.
         failed: this is no call. With a `name`, what came before stands.
     """
 
@@ -77,6 +79,7 @@ class CallScanner:
         self.name: str | None = None
         self.ended = False
         self.failed = False
+        self.strange = False
         self._at = _At.START
         self._value = ValueScanner()
         self._key = ""
@@ -134,6 +137,7 @@ class CallScanner:
         key = _text("".join(self._raw))
         self.failed = key is None
         self._key = key or ""
+        self.strange |= self._key not in _CALL_KEYS
         self._at = _At.COLON
 
     def _begin_value(self, character: str) -> None:
