@@ -105,14 +105,17 @@ SampleSettings SamplingSink::settings_of(int64_t row) const {
             .prompt_ids = ids_of(input_, s, kPrompt),
             .output_ids = ids_of(input_, s, kOutput),
             .drafted_ids = ids_of(input_, s, kDrafted).first(input_.drafted[row]),
-            .allowed = is_masked(input_, row)
-                           ? input_.masks.subspan(input_.mask[row] * input_.mask_words, input_.mask_words)
-                           : std::span<const uint32_t>()};
+            .allowed = allowed(row)};
+}
+
+std::span<const uint32_t> SamplingSink::allowed(int64_t row) const noexcept {
+    if (!is_masked(input_, row)) return {};
+    return input_.masks.subspan(input_.mask[row] * input_.mask_words, input_.mask_words);
 }
 
 bool SamplingSink::wants_largest_alone(int64_t row) const noexcept {
     const int32_t s = input_.sampling[row];
-    if (s < 0 || input_.top[row] >= 0 || is_masked(input_, row)) return false;
+    if (s < 0 || input_.top[row] >= 0) return false;
     const float temperature = input_.numbers[static_cast<size_t>(s) * SamplingInput::kNumbers];
     // Lists of ids change logits: bias, bans and penalties. Without history there are no penalties.
     return temperature == 0.0f &&

@@ -53,6 +53,7 @@ class SamplingSink final : public LogitSink {
 
     void take(int64_t row, std::span<float> logits, int thread) noexcept override;
     bool wants_largest_alone(int64_t row) const noexcept override;
+    std::span<const uint32_t> allowed(int64_t row) const noexcept override;
     void take_largest(int64_t row, int32_t id) noexcept override { sampled[row] = id; }
 
     std::vector<uint8_t> finite;     // [rows]: 0 when the row had NaN or infinite logits, and no result
