@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpx.errors import InvalidRequestError
@@ -45,6 +45,7 @@ def test_thoughts_and_answer_come_apart(inside: bool, text: str, thoughts: str, 
     assert split(inside, list(text)) == (thoughts, answer)
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_the_cut_of_the_text_changes_nothing(data: st.DataObject) -> None:
     words = ["<think>", "</think>", "<", "/", "think>", "\n", " ", "a", "é", "</"]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from llguidance import LLParserLimits
 
+from lpx.engine.drafting.draft_model import DraftModelDrafter
+from lpx.engine.drafting.drafter import Drafter
 from lpx.engine.drafting.speculation import Speculation
 from lpx.engine.drafting.step_costs import StepCosts
 from lpx.engine.drafting.suffix import SuffixDrafter
@@ -61,10 +63,20 @@ def params(form: dict[str, Any] = FORM, **others: Any) -> SamplingParams:
     return SamplingParams(**{"max_tokens": 100, "structured_outputs": form, **others})  # type: ignore[arg-type]
 
 
-def with_drafts(kv_cache: KVCache) -> Speculation:
+def with_suffixes(kv_cache: KVCache) -> Speculation:
+    return drafting(SuffixDrafter(100), kv_cache)
+
+
+def with_a_model(kv_cache: KVCache) -> Speculation:
+    """One that knows nothing of the form, and is hardly ever right."""
+    model = FakeExecutor(num_blocks=256, block_size=4, choose=lambda tokens: b'", :{}ab0'[sum(tokens[-2:]) % 9])
+    return drafting(DraftModelDrafter(model, most=6, max_model_len=390, max_rows=16, vocab_size=259), kv_cache)
+
+
+def drafting(drafter: Drafter, kv_cache: KVCache) -> Speculation:
     costs = StepCosts()
     costs._take_in({rows: 1.0 + 0.05 * rows for rows in (1, 2, 3, 4, 6, 8, 12, 16)})
-    return Speculation([SuffixDrafter(100)], most=6, judging=False, costs=costs, kv_cache=kv_cache, max_rows=16)
+    return Speculation([drafter], most=6, judging=False, costs=costs, kv_cache=kv_cache, max_rows=16)
 
 
 def make_grammar(engine: Engine, form: dict[str, Any]) -> object:
@@ -117,7 +129,7 @@ def test_drafts_change_nothing(
     make_engine: Callable[..., Engine], form: dict[str, Any], others: dict[str, Any]
 ) -> None:
     outcomes = []
-    for speculation in (None, with_drafts):
+    for speculation in (None, with_suffixes, with_a_model):
         executor = FakeExecutor(num_blocks=256, block_size=4, choose=likes_json)
         engine = make_engine(executor, make_speculation=speculation, max_model_len=400)
         wanted = params(form, max_tokens=200, **others)
@@ -132,9 +144,10 @@ def test_drafts_change_nothing(
                 for choices in results
             ]
         )
-    assert outcomes[0] == outcomes[1]
-    drafted = engine.stats().drafts
-    assert drafted.accepted > 0
+        counts = engine.stats().drafts
+        assert (counts.drafted > 0) == (speculation is not None)
+        assert (counts.accepted > 0) or speculation is not with_suffixes
+    assert outcomes[0] == outcomes[1] == outcomes[2]
 
 
 def test_the_form_holds_beside_other_requests_in_chunks_and_after_preemption(

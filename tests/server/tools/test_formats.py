@@ -6,7 +6,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpx.server.tools.calls import CallArguments, CallStart, Piece, collect_calls
@@ -97,6 +97,7 @@ def test_an_answer_is_read(tool_format: ToolFormat, text: str, shown: str, calls
 
 
 @pytest.mark.parametrize("tool_format", ["hermes", "llama3", "mistral"])
+@settings(deadline=None)
 @given(data=st.data())
 def test_the_cut_of_the_text_changes_nothing(tool_format: ToolFormat, data: st.DataObject) -> None:
     words = [
@@ -113,6 +114,7 @@ def test_the_cut_of_the_text_changes_nothing(tool_format: ToolFormat, data: st.D
         assert whole[0] == text or tool_format == "llama3"  # whose tag is dropped in any case
 
 
+@settings(deadline=None)
 @given(
     calls=st.lists(
         st.tuples(

@@ -10,7 +10,10 @@ import json
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from lpx.engine.structured.params import StructuredOutputsParams
 from lpx.errors import InvalidRequestError
@@ -18,6 +21,7 @@ from lpx.errors import InvalidRequestError
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
     from llguidance._lib import JsonCompileOptions
+    from numpy.typing import NDArray
 
 _MOST_KEPT = 64  # grammars
 _SHOWN = 300  # characters of a message of the library
@@ -47,8 +51,9 @@ class GrammarVocabulary(Protocol):
 class CompiledGrammar:
     """A grammar for one model, before its first token. Safe to use from several threads."""
 
-    def __init__(self, matcher: LLMatcher, mask_words: int) -> None:
-        self.mask_words = mask_words  # of 32 ids each, for every id of the model
+    def __init__(self, matcher: LLMatcher, first_forced: list[int], first_mask: NDArray[np.uint32]) -> None:
+        self.first_forced = first_forced  # ids that every text begins with
+        self.first_mask = first_mask  # uint32 [1, words]
         self._matcher = matcher
         self._lock = threading.Lock()
 
@@ -102,11 +107,12 @@ class GrammarCompiler:
         if matcher.is_error():
             failed, messages = LLMatcher.validate_grammar_with_warnings(source, self._ll_tokenizer, limits=limits)
             raise _refuse(params, messages[0] if failed else matcher.get_error())
-        grammar = CompiledGrammar(matcher, -(-self._vocab_size // 32))
-        first = grammar.begin()
-        if not any(first.compute_bitmask()):
-            raise _refuse(params, first.get_error() or "no token of the model can begin it")
-        return grammar
+        first = matcher.deep_copy()
+        forced = first.compute_ff_tokens()
+        mask = np.zeros((1, -(-self._vocab_size // 32)), dtype=np.uint32)
+        if (problem := fill_mask(first, forced, mask)) is not None:
+            raise _refuse(params, problem)
+        return CompiledGrammar(matcher, forced, mask)
 
     def _make_tokenizer(self) -> LLTokenizer:
         from llguidance import LLTokenizer, TokenizerWrapper
@@ -115,6 +121,18 @@ class GrammarCompiler:
         made = LLTokenizer(vocabulary, n_vocab=self._vocab_size, eos_token=sorted(self._eos_token_ids))
         vocabulary.tokens = ()  # its own copy is enough
         return made
+
+
+def fill_mask(matcher: LLMatcher, forced: Sequence[int], mask: NDArray[np.uint32]) -> str | None:
+    """Write what may come next into `mask`, uint32 [1, words]; `forced` is what must. Returns what is wrong, if so."""
+    if forced:
+        mask.fill(0)
+        mask[0, forced[0] // 32] = 1 << forced[0] % 32
+        return None
+    matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+    if matcher.is_error():
+        return matcher.get_error().partition("\n")[0]
+    return None if mask.any() else "no token of the model fits"
 
 
 class _Vocabulary:

@@ -84,8 +84,10 @@ class StructuredOutputsParams:
         if not isinstance(schema, Mapping | bool):
             raise self._refuse(f"needs a JSON schema (an object), not {type(schema).__name__}")
         try:
-            schema = close_objects(schema)
-            return json.dumps(schema, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            if len(text) > MAX_GRAMMAR_CHARACTERS:
+                return text  # refused for its length
+            return json.dumps(close_objects(schema), ensure_ascii=False, separators=(",", ":"))
         except (TypeError, ValueError, RecursionError):
             raise self._refuse("has a JSON schema that is not plain JSON") from None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lpx.engine.structured.compiler import CompiledGrammar
+from lpx.engine.structured.compiler import CompiledGrammar, fill_mask
 from lpx.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -36,12 +36,11 @@ class GrammarPosition:
     def __init__(self, grammar: CompiledGrammar, *, hasty: bool) -> None:
         self.grammar = grammar
         self.complete = False
-        self.mask: NDArray[np.uint32] = np.zeros((1, grammar.mask_words), dtype=np.uint32)
+        self.mask: NDArray[np.uint32] = grammar.first_mask.copy()
         self._hasty = hasty
         self._beyond_s = 0.0
         self._matcher = grammar.begin()
-        self._forced = self._matcher.compute_ff_tokens()  # what must come next
-        _fill(self._matcher, self._forced, self.mask)
+        self._forced = grammar.first_forced  # what must come next
 
     def accept(self, token_ids: Sequence[int]) -> list[int]:
         """Go on with sampled tokens; returns them and those that follow by themselves.
@@ -76,7 +75,7 @@ class GrammarPosition:
         It ends before the first token that the grammar forbids or ends with.
         """
         matcher = self._matcher.deep_copy()  # whatever becomes of it, the sequence has not moved
-        masks = np.zeros((1 + len(draft), self.grammar.mask_words), dtype=np.uint32)
+        masks = np.zeros((1 + len(draft), self.mask.shape[1]), dtype=np.uint32)
         masks[0] = self.mask[0]
         forced = self._forced
         allowed: list[int] = []
@@ -97,21 +96,12 @@ class GrammarPosition:
 
 def _consume(matcher: LLMatcher, token_id: int) -> None:
     if not matcher.consume_token(token_id):
-        raise _limit_reached(matcher)
+        raise _too_hard(matcher.get_error().partition("\n")[0])
 
 
 def _fill(matcher: LLMatcher, forced: Sequence[int], mask: NDArray[np.uint32]) -> None:
-    if forced:
-        mask.fill(0)
-        mask[0, forced[0] // 32] = 1 << forced[0] % 32
-        return
-    matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-    if matcher.is_error() or not mask.any():
-        raise _limit_reached(matcher)
-
-
-def _limit_reached(matcher: LLMatcher) -> InvalidRequestError:
-    return _too_hard(matcher.get_error().partition("\n")[0] or "no token of the model fits")
+    if (problem := fill_mask(matcher, forced, mask)) is not None:
+        raise _too_hard(problem)
 
 
 def _too_hard(reason: str) -> InvalidRequestError:
