@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from lpx import _native
 from lpx.engine.structured.params import StructuredOutputsParams
 from lpx.errors import InvalidRequestError
 
@@ -120,6 +121,7 @@ class GrammarCompiler:
         vocabulary = TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size, self._eos_token_ids))
         made = LLTokenizer(vocabulary, n_vocab=self._vocab_size, eos_token=sorted(self._eos_token_ids))
         vocabulary.tokens = ()  # its own copy is enough
+        _native.trim_heap()
         return made
 
 
