@@ -20,6 +20,8 @@ constexpr int64_t kGateGroups = 8;
 // When a screen leaves more than one of so many groups to be computed, the next steps do without it: first so many,
 // twice as many each time that it happens again at once.
 constexpr int64_t kScreenPays = 3;
+// Groups with an allowed id are computed at once where they are fewer than one in so many.
+constexpr int64_t kFewAllowed = 8;
 constexpr int kLeastPause = 8, kMostPause = 512;
 
 int64_t pad(int64_t cols) {
@@ -398,15 +400,29 @@ struct Decoder::Worker {
                               .upper_stride = b.groups};
         own.unbounded = false;
         own.settled_groups = 0;
-        if (!groups.empty()) kernels.screen(task);
+        // A grammar often leaves a handful of tokens: then their groups are computed, and no others are looked at.
+        const bool settles_all = allows_few(first, count, groups);
+        if (!groups.empty() && !settles_all) kernels.screen(task);
         // The most promising group of each row gives a logit that the largest is not below.
         for (int64_t i = 0; i < count; ++i) {
             own.promising[i] = own.largest[i] = {};
             if (groups.empty()) continue;
-            const float* const upper = b.upper.data() + i * b.groups;
-            const float* const best = std::max_element(upper + groups.begin, upper + groups.end);
-            own.unbounded |= *best == std::numeric_limits<float>::infinity();
-            settle(a, i, best - upper);
+            const std::span<const uint32_t> allowed = sink.allowed(first + i);
+            if (settles_all) {
+                for (int64_t g = groups.begin; g < groups.end; ++g)
+                    if (allows(allowed, g)) settle(a, i, g, allowed);
+                own.unbounded |= own.largest[i].logit == std::numeric_limits<float>::infinity();
+            } else {
+                float* const upper = b.upper.data() + i * b.groups;
+                const float* best = std::max_element(upper + groups.begin, upper + groups.end);
+                own.unbounded |= *best == std::numeric_limits<float>::infinity();
+                if (!allowed.empty()) {
+                    for (int64_t g = groups.begin; g < groups.end; ++g)
+                        if (!allows(allowed, g)) upper[g] = -std::numeric_limits<float>::infinity();
+                    best = std::max_element(upper + groups.begin, upper + groups.end);
+                }
+                settle(a, i, best - upper, allowed);
+            }
             own.promising[i] = own.largest[i];
         }
         meet(Phase::Head);
@@ -415,8 +431,12 @@ struct Decoder::Worker {
         for (int64_t i = 0; i < count; ++i) {
             float least = own.promising[i].logit;
             for (const Buffers::PerThread& other : b.threads) least = std::max(least, other.promising[i].logit);
+            // No logit that is allowed is a number: the way through all logits tells what is wrong.
+            if (least == -std::numeric_limits<float>::infinity()) return false;
+            if (settles_all) continue;
+            const std::span<const uint32_t> allowed = sink.allowed(first + i);
             for (int64_t g = groups.begin; g < groups.end; ++g)
-                if (b.upper[i * b.groups + g] >= least && kernels.refine(task, g, i) >= least) settle(a, i, g);
+                if (b.upper[i * b.groups + g] >= least && kernels.refine(task, g, i) >= least) settle(a, i, g, allowed);
         }
         meet(Phase::Head);
         for (int64_t i = thread; i < count; i += threads) {
@@ -437,8 +457,26 @@ struct Decoder::Worker {
         return true;
     }
 
+    // Whether any id of a group is allowed. Empty: all are.
+    static bool allows(std::span<const uint32_t> allowed, int64_t group) {
+        static_assert(kGroupRows == 16);
+        return allowed.empty() || (allowed[group / 2] >> (group % 2 * 16) & 0xffff) != 0;
+    }
+
+    // Whether so few groups of every row have an allowed id that to compute them takes less than to screen all.
+    bool allows_few(int64_t first, int64_t count, Range groups) const {
+        int64_t left = (groups.end - groups.begin) / kFewAllowed;
+        for (int64_t i = 0; i < count; ++i) {
+            const std::span<const uint32_t> allowed = sink.allowed(first + i);
+            if (allowed.empty()) return false;
+            for (int64_t g = groups.begin; g < groups.end; ++g) left -= allows(allowed, g);
+            if (left < 0) return false;
+        }
+        return true;
+    }
+
     // Computes the logits of one group and row of activations, as multiply_groups would.
-    void settle(const Activations& a, int64_t row, int64_t group) {
+    void settle(const Activations& a, int64_t row, int64_t group, std::span<const uint32_t> allowed) {
         const PackedMatrix& head = d.weights_.head();
         const int64_t blocks = a.cols / kBlockCols, begin = group * kGroupRows;
         const Activations one{.cols = a.cols,
@@ -452,6 +490,7 @@ struct Decoder::Worker {
         const int64_t end = std::min(begin + kGroupRows, head.rows());
         for (int64_t n = begin; n < end; ++n) {
             const Buffers::Largest found{own.settled[n - begin], static_cast<int32_t>(n)};
+            if (!allowed.empty() && (allowed[n / 32] >> (n % 32) & 1) == 0) continue;
             if (found.beats(own.largest[row])) own.largest[row] = found;
         }
         ++own.settled_groups;

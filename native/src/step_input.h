@@ -27,6 +27,8 @@ class LogitSink {
     // Whether nothing but the id of the largest logit is wanted of a row, the lowest of equal ones. Then take_largest
     // may be called in place of take.
     virtual bool wants_largest_alone(int64_t /*index*/) const noexcept { return false; }
+    // The ids among which that is looked for, a bit each; empty: all.
+    virtual std::span<const uint32_t> allowed(int64_t /*index*/) const noexcept { return {}; }
     virtual void take_largest(int64_t /*index*/, int32_t /*id*/) noexcept {}
 };
 

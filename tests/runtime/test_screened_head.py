@@ -68,6 +68,33 @@ def test_the_largest_logit_is_found(tmp_path, kind, threads, count):
         executor.close()
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.parametrize("density", [0.002, 0.05, 0.5, 0.98])
+def test_the_largest_of_what_a_mask_allows_is_found(tmp_path, threads, count, density):
+    config, executor = _load(tmp_path, "llama", threads=threads)
+    vocab = config["vocab_size"]
+    rng = np.random.default_rng(threads)
+    try:
+        for seed in range(12):
+            rows = _rows(executor, config, count, seed=100 * seed)
+            expected = []
+            for row, logits in zip(rows, executor.logits(StepBatch(rows)), strict=True):
+                allowed = rng.random(vocab) < density
+                allowed[rng.integers(vocab)] = True
+                bits = np.zeros(-(-vocab // 32) * 32, dtype=np.uint8)
+                bits[:vocab] = allowed
+                row.masks = np.packbits(bits, bitorder="little").view(np.uint32)[None]
+                expected.append(int(np.where(allowed, logits, -np.inf).argmax()))
+            if seed % 3 == 2:  # beside rows without a mask
+                rows[0].masks = None
+                expected[0] = int(executor.logits(StepBatch(rows[:1]))[0].argmax())
+            assert [output.sampled_ids[0] for output in executor.step(StepBatch(rows)).sequences] == expected
+        assert _screened(executor) > 0, "nothing was screened"
+    finally:
+        executor.close()
+
+
 def test_equal_logits_go_to_the_lowest_id(tmp_path):
     def repeat(head):
         head[7::40] = 8 * head[7]  # in groups of both threads

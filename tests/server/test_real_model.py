@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,3 +108,35 @@ def test_long_runs_are_refused_and_the_server_answers_meanwhile(server: LiveServ
     posted.join()
     assert statuses == [400]
     assert answered > 0
+
+
+def test_a_model_that_knows_nothing_of_tools_calls_what_it_must(client: openai.OpenAI) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 20},
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        },
+        "required": ["city", "days"],
+    }
+    weather = {"name": "get_weather", "description": "Weather forecast for a city", "parameters": parameters}
+    messages: list[Any] = [{"role": "user", "content": "How is the weather in Paris for the next 3 days?"}]
+    answer = client.chat.completions.create(
+        model="smol",
+        messages=messages,
+        tools=[{"type": "function", "function": weather}],  # type: ignore[list-item]
+        tool_choice={"type": "function", "function": {"name": "get_weather"}},
+        temperature=0,
+        max_tokens=80,
+    )
+    (choice,) = answer.choices
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls or ()
+    assert call.type == "function"
+    arguments = json.loads(call.function.arguments)
+    assert set(arguments) == {"city", "days"}
+    assert "Paris" in arguments["city"]
+    # The call and its result are understood when they come back.
+    messages += [choice.message, {"role": "tool", "tool_call_id": call.id, "content": "Sunny, 21 degrees."}]
+    after = client.chat.completions.create(model="smol", messages=messages, temperature=0, max_tokens=30)
+    assert after.choices[0].message.content

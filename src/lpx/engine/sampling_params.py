@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
+from lpx.engine.structured.params import StructuredOutputsParams
 from lpx.errors import InvalidRequestError
 from lpx.runtime.step import SamplerSettings
 
@@ -53,6 +54,8 @@ class SamplingParams:
       and temperature.
     - `cache_salt`: the prefix cache shares only among requests with the same one. Prompts of people who must not learn
       of each other, not even by how fast an answer comes, get different ones.
+    - `structured_outputs`: the form that the text shall have, see `StructuredOutputsParams`, or a dict of its fields.
+      The text ends where the form is complete.
     - `priority`: lower values are served first; 0 is usual.
     - `max_latency_ms`: so long after its arrival the request ends with what there is, and `finish_reason` "timeout".
     """
@@ -80,6 +83,7 @@ class SamplingParams:
     priority: int = 0
     max_latency_ms: float | None = None
     speculative: Speculative = "auto"
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         def keep(name: str, check: Callable[..., Any], *limits: Any) -> None:
@@ -113,6 +117,7 @@ class SamplingParams:
         keep("stop", _stop_strings)
         keep("stop_token_ids", _stop_ids)
         keep("cache_salt", _salt)
+        keep("structured_outputs", _structured)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})", param="min_tokens"
@@ -206,6 +211,17 @@ def _salt(name: str, value: object) -> str | None:
     if "\ufffd" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise _refuse(name, "must be sound text: half a surrogate pair or U+FFFD could stand for something else")
     return value
+
+
+def _structured(name: str, value: object) -> StructuredOutputsParams | None:
+    if value is None or isinstance(value, StructuredOutputsParams):
+        return value
+    if not isinstance(value, Mapping):
+        raise _refuse(name, f"must be StructuredOutputsParams, not {_shown(value)}")
+    try:
+        return StructuredOutputsParams(**value)
+    except TypeError:
+        raise _refuse(name, f"has an unknown field among {_shown(sorted(map(str, value)))}") from None
 
 
 def _stop_strings(name: str, value: object) -> tuple[str, ...]:

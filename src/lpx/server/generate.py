@@ -31,8 +31,9 @@ async def generate(request: Request) -> Response:
     params = wanted.sampling_params(max_tokens=wanted.token_limit, logprobs=wanted.logprobs)
     given = wanted.prompt[0]
     prompt = await engine.encode_prompt(given) if isinstance(given, str) else given
+    grammar = await engine.compile_grammar(params)
     call = service.call(request, "gen", wanted.streams)
-    generation = Generation.start(engine, [prompt], params, call.id, service.latencies)
+    generation = Generation.start(engine, [prompt], params, call.id, service.latencies, grammar)
     if wanted.streams:
         return EventStream(call, generation, _events(wanted, call, generation))
     return await answer_json(request, call, generation, lambda choices: _body(wanted, call, generation, choices[0]))

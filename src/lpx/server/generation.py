@@ -16,6 +16,7 @@ from lpx.server.latencies import Latencies
 
 if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine, RequestStream
+    from lpx.engine.structured.compiler import CompiledGrammar
 
 
 class RequestAborted(EngineStoppedError):
@@ -78,13 +79,14 @@ class Generation:
         params: SamplingParams,
         request_id: str,
         latencies: Latencies,
+        grammar: CompiledGrammar | None = None,
     ) -> Generation:
         """Submit every prompt or none. Raises what `AsyncEngine.submit` raises."""
         streams: list[RequestStream] = []
         try:
             for index, prompt in enumerate(prompts):
                 name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
-                streams.append(engine.submit(prompt, params, request_id=name))
+                streams.append(engine.submit(prompt, params, request_id=name, grammar=grammar))
         except BaseException:
             for stream in streams:
                 stream.abort()

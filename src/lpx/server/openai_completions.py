@@ -45,8 +45,9 @@ async def completions(request: Request) -> Response:
     for given in wanted.prompts:  # the first one that cannot run ends the request before the others are encoded
         prompts.append(await engine.encode_prompt(given) if isinstance(given, str) else given)
         engine.validate(prompts[-1], params)
+    grammar = await engine.compile_grammar(params)
     call = service.call(request, "cmpl", wanted.streams)
-    generation = Generation.start(engine, prompts, params, call.id, service.latencies)
+    generation = Generation.start(engine, prompts, params, call.id, service.latencies, grammar)
     answer = _Answer(wanted, prompts, engine, generation)
     if wanted.streams:
         writer = ChunkWriter(call, "text_completion", include_usage=wanted.include_usage)

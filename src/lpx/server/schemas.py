@@ -9,15 +9,17 @@ and refused with the reason when they would change the answer. Ranges of samplin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
 from lpx.engine.sampling_params import MAX_LOGPROBS, SamplingParams
+from lpx.engine.structured.params import StructuredOutputsParams
 from lpx.errors import InvalidRequestError
 from lpx.server.errors import clip
+from lpx.server.structured import FORM_FIELDS, requested_form
 
 _MAX_ID = 2**31 - 1
 _MAX_MESSAGES = 4096
@@ -200,13 +202,12 @@ _NEUTRAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     "service_tier": (_one_of("auto", "default"), "there is one service tier here"),
     "best_of": (_number(1), "best_of is not supported; use n"),
     "suffix": (_one_of(""), "inserting before a suffix is not supported"),
-    "response_format": (_one_of({"type": "text"}), "only the response format 'text' is supported so far"),
     "modalities": (_one_of(["text"]), "only text is generated"),
     "audio": (_one_of(), "only text is generated"),
-    "tools": (_one_of([]), "tools are not supported yet"),
-    "tool_choice": (_one_of("none", "auto"), "tools are not supported yet"),
-    "functions": (_one_of([]), "functions are not supported"),
-    "function_call": (_one_of("none", "auto"), "functions are not supported"),
+    "tools": (_one_of([]), "tools need a chat: /v1/chat/completions"),
+    "tool_choice": (_one_of("none", "auto"), "tools need a chat: /v1/chat/completions"),
+    "functions": (_one_of([]), "functions are not supported; use tools"),
+    "function_call": (_one_of("none", "auto"), "functions are not supported; use tools"),
     "reasoning_effort": (_one_of(), "not supported; a model's own flags go into chat_template_kwargs"),
     "verbosity": (_one_of(), "not supported"),
     "web_search_options": (_one_of(), "not supported"),
@@ -219,17 +220,10 @@ _NEUTRAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     "add_special_tokens": (_one_of(), "not supported; send token ids for full control over the prompt"),
     "bad_words": (_one_of([]), "not supported; use logit_bias"),
     "allowed_token_ids": (_one_of(), "not supported; use logit_bias"),
-    "structured_outputs": (_one_of(), "structured output is not supported yet"),
-    "guided_json": (_one_of(), "structured output is not supported yet"),
-    "guided_regex": (_one_of(), "structured output is not supported yet"),
-    "guided_choice": (_one_of(), "structured output is not supported yet"),
-    "guided_grammar": (_one_of(), "structured output is not supported yet"),
     "chat_template": (_one_of(), "a request cannot bring its own chat template; give it to the server"),
     "documents": (_one_of([]), "not supported"),
     # llama.cpp
     "cache_prompt": (_one_of(True, False), "must be true or false"),
-    "grammar": (_one_of(""), "structured output is not supported yet"),
-    "json_schema": (_one_of(), "structured output is not supported yet"),
     "typical_p": (_number(1), "locally typical sampling is not supported"),
     "repeat_last_n": (_number(-1), "the repetition penalty always looks at the whole text (-1)"),
     "mirostat": (_number(0), "mirostat is not supported"),
@@ -309,6 +303,15 @@ class SamplingRequest(_Request):
     priority: int | None = None
     max_latency_ms: float | None = None
     speculative: str | None = None
+    # What form the text shall have; looked at in `lpx.server.structured`.
+    response_format: Any = None
+    structured_outputs: Any = None
+    json_schema: Any = None
+    grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
 
     @model_validator(mode="after")
     def _one_spelling(self) -> SamplingRequest:
@@ -322,7 +325,12 @@ class SamplingRequest(_Request):
     def streams(self) -> bool:
         return bool(self.stream)
 
-    def sampling_params(self, *, max_tokens: int | None, **others: int | None) -> SamplingParams:
+    @property
+    def form(self) -> StructuredOutputsParams | None:
+        """The form that the text shall have."""
+        return requested_form({name: getattr(self, name) for name in FORM_FIELDS})
+
+    def sampling_params(self, *, max_tokens: int | None, **others: Any) -> SamplingParams:
         """The engine's parameters. Raises `InvalidRequestError` whose `param` is spelled as the client spelled it."""
         values = {
             "temperature": self.temperature,
@@ -345,6 +353,7 @@ class SamplingRequest(_Request):
             "cache_salt": self.cache_salt,
             "priority": self.priority,
             "max_latency_ms": self.max_latency_ms,
+            "structured_outputs": self.form,
             **others,
         }
         given: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
@@ -407,6 +416,12 @@ class ChatRequest(_OpenAIRequest):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, BeforeValidator(_template_kwargs)] = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = None  # llama.cpp's name
+    separate_reasoning: bool | None = None  # SGLang's
+    reasoning_effort: str | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
@@ -425,6 +440,10 @@ class ChatRequest(_OpenAIRequest):
     @property
     def token_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def splits_reasoning(self) -> bool:
+        return bool(self.separate_reasoning) or self.reasoning_format in ("auto", "deepseek")
 
     @property
     def wanted_logprobs(self) -> int | None:
