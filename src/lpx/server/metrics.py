@@ -42,7 +42,7 @@ _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float]], ...] = (
 )
 
 
-@router.get("/metrics")
+@router.api_route("/metrics", methods=["GET", "HEAD"])
 async def metrics(request: Request) -> Response:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
