@@ -25,6 +25,7 @@ from lpx.engine.request_intake import Prompt, RequestIntake
 from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.scheduler import Scheduler
 from lpx.engine.sequence import Request, Sequence, SequenceState
+from lpx.engine.step_times import StepTimes
 from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError
 from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch, TokenLogprobs
 
@@ -125,6 +126,7 @@ class Engine(RequestIntake):
         self._prompt_tokens_total = 0
         self._generation_tokens_total = 0
         self._steps_total = 0
+        self.step_times = StepTimes()
         self._step_ns = 0  # of the last step
         self._finished_total: dict[str, int] = {
             "stop": 0,
@@ -212,14 +214,17 @@ class Engine(RequestIntake):
         An error of one sequence ends its request with an "error" delta. Any other error ends all requests so and sets
         `failed`: nobody knows what state the device is in, so the engine takes no more.
         """
-        late = self._end_overdue() if self._deadlines.next_ns <= monotonic_ns() else []
+        begin = monotonic_ns()
+        late = self._end_overdue() if self._deadlines.next_ns <= begin else []
         try:
-            plan = self.scheduler.schedule(self._deadlines.ms_left(monotonic_ns()))
+            plan = self.scheduler.schedule(self._deadlines.ms_left(begin))
             if not plan:
                 return late
             now = monotonic_ns()
             rows = [self._fill_row(sequence, count, now) for sequence, count in plan]
+            filled = monotonic_ns()
             drafts = self._draft(plan)
+            drafted = monotonic_ns()
             outputs = self._run(rows, 0 if drafts is not None else self._steps_to_follow(plan))
             if len(outputs) != len(plan):
                 raise RuntimeError(f"the executor returned {len(outputs)} results for {len(plan)} sequences")
@@ -252,6 +257,12 @@ class Engine(RequestIntake):
             else:
                 if delta is not None:
                     deltas.append(delta)
+        self.step_times.note(
+            (begin, filled, drafted, now, monotonic_ns()),
+            steps,
+            sum(len(row.token_ids) for row in rows),
+            bool(self.scheduler.prompt_rows),
+        )
         return deltas
 
     def reset(self) -> None:
@@ -281,6 +292,7 @@ class Engine(RequestIntake):
             finished_total=dict(self._finished_total),
             drafts=DraftCounts() if self.speculation is None else self.speculation.counts,
             step_cost_ms={} if self.speculation is None else self.speculation.costs.shown(),
+            step_times=self.step_times,
             drafts_declined={} if self.speculation is None else dict(self.speculation.declined),
         )
 

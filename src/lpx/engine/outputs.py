@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lpx.engine.drafting.draft_counts import DraftCounts
+from lpx.engine.step_times import StepTimes
 from lpx.errors import LpxError
 
 FinishReason = Literal["stop", "length", "timeout", "abort", "error"]
@@ -113,6 +114,7 @@ class EngineStats:
     drafts: DraftCounts  # of all sequences
     step_cost_ms: dict[int, float]  # expected, by rows of a decode step; empty: not known
     drafts_declined: dict[str, int]  # decode steps of sequences without a draft, by reason
+    step_times: StepTimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
-from lpx.errors import LpxError
+from lpx.errors import LpxError, QueueFullError
 from lpx.server import generate, health, login, metrics, openai_chat, openai_completions, openai_models
 from lpx.server.access import AccessGuard, HostCheck
 from lpx.server.errors import HttpError, error_response, exception_response
-from lpx.server.service import EngineLoader, Service
+from lpx.server.rate_limits import LimitReached
+from lpx.server.service import EngineLoader, Service, service_of
 from lpx.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
 
 
 async def _refusal(request: Request, exc: Exception) -> Response:
+    if isinstance(exc, LimitReached | QueueFullError):
+        service_of(request).count_refusal(exc.reason if isinstance(exc, LimitReached) else "queue")
     return exception_response(exc)
 
 

@@ -166,6 +166,8 @@ class Generation:
             self._last_token[choice] = now
         if delta.finish_reason is not None:
             self.latencies.end_to_end.observe(now - self._start)
+            if delta.timings is not None:
+                self.latencies.note_end(delta.timings)
 
     async def _merged(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
         if len(self.streams) == 1:

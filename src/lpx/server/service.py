@@ -30,6 +30,7 @@ logger = logging.getLogger("lpx.server")
 
 Progress = Callable[[int, int], None]
 EngineLoader = Callable[[Progress], "AsyncEngine"]
+_REFUSAL_REASONS = ("key", "origin", "queue", "concurrent_requests", "requests_per_minute", "tokens_per_minute")
 State = Literal["loading", "warming up", "ok", "failed", "stopping"]
 
 
@@ -43,7 +44,7 @@ class Service:
         self.sessions = Sessions(self.keys)
         self.text_log = TextLog(settings.log_requests_to) if settings.log_requests_to is not None else None
         self.callers = Callers(self.keys, settings.limits, self.text_log)
-        self.refusals: Counter[str] = Counter()  # requests that were turned away, by reason
+        self.refusals: Counter[str] = Counter(dict.fromkeys(_REFUSAL_REASONS, 0))  # requests that were turned away
         self.started_at = int(time.time())
         self.latencies = Latencies()
         self.progress = 0.0  # of loading, 0 to 1
