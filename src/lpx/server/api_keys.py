@@ -26,7 +26,7 @@ MAX_KEYS = 1000
 MAX_KEY_LENGTH = 512
 _SHORT = 16  # characters; shorter keys can be guessed by somebody with time
 _MAX_FILE_BYTES = 1024 * 1024
-_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63}):(.+)", re.DOTALL)
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63}):(.*)", re.DOTALL)
 _KEY = re.compile(r"[\x21-\x7e]+")  # what a header can carry
 _SECRET = secrets.token_bytes(32)
 
