@@ -27,10 +27,11 @@ def write(tmp_path: Path, text: str, mode: int = 0o600) -> Path:
 
 def test_a_file_gives_names_keys_and_limits() -> None:
     keys, defaults = parse_key_file(
-        f"# who may come in\n\n* requests_per_minute=600\n  alice:{ALICE}  tokens_per_minute=5000 max_choices=2\n{BOB}\n",
+        f"# who may come in\n\n* requests_per_minute=600\n"
+        f"  alice:{ALICE}  tokens_per_minute=5000 max_choices=2\n{BOB}\n",
         "keys.txt",
     )
-    assert [key.name for key in keys][0] == "alice"
+    assert keys[0].name == "alice"
     assert keys[0].limits == Limits(tokens_per_minute=5000, max_choices=2)
     assert keys[1].name.startswith("key-")
     assert defaults == Limits(requests_per_minute=600)
@@ -53,6 +54,7 @@ def test_limits_for_all_keys_fill_what_a_key_leaves_open(tmp_path: Path) -> None
         ("a:SECRET-9 max_choices=1 max_choices=2", "each once"),
         ("a:SECRET-9 SECRET-9=1", "requests_per_minute"),
         ("a: SECRET-9", "line 1"),
+        ("a:", "visible ASCII"),
         ("key = SECRET-9", "line 1"),
         ("a:SECRET-9\nb:SECRET-9", "same key"),
         ("a:SECRET-9\na:SECRET-10", "same name"),
