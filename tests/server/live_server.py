@@ -44,7 +44,7 @@ class LiveServer:
     ) -> None:
         self.engine = engine
         self.ends_idle = True
-        listener = bind_socket("127.0.0.1", 0)
+        self.listener = listener = bind_socket("127.0.0.1", 0)
         self.port: int = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.app = create_app(engine, settings)
