@@ -82,12 +82,12 @@ def test_a_reader_that_takes_nothing_is_dropped_and_its_request_ends(start_serve
     executor = FakeExecutor(num_blocks=5000, block_size=64)
     server = start_server(executor, settings=ServerSettings(write_timeout_s=0.2), max_model_len=200_000)
     server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # the system's buffers hold megabytes
-    body = json.dumps({"prompt": "a", "stream": True, "max_tokens": None}).encode()
+    body = json.dumps({"prompt": "a", "n": 8, "stream": True, "max_tokens": None}).encode()
     lazy = socket.socket()
     lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     lazy.connect(("127.0.0.1", server.port))
-    lazy.sendall(POST + b"%d\r\n\r\n" % len(body) + body)
-    eventually(lambda: server.idle and server.engine.stats().finished_total["abort"] == 1, "the end of its request")
+    lazy.sendall(POST.replace(b"/generate", b"/v1/completions") + b"%d\r\n\r\n" % len(body) + body)
+    eventually(lambda: server.idle and server.engine.stats().finished_total["abort"] == 8, "the end of its request")
     assert server.engine.stats().finished_total["length"] == 1  # of the warm-up: it did not run to its end
     eventually(lambda: is_closed(lazy), "the end of the connection")
     lazy.close()
