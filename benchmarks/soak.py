@@ -97,9 +97,10 @@ def ended(metrics: dict[str, float]) -> float:
     return sum(value for name, value in metrics.items() if name.startswith("lpx:request_success_total"))
 
 
-async def soak(
-    server: Server, options: argparse.Namespace
-) -> tuple[Tally, list[tuple[float, float]], dict[str, float]]:
+Memory = list[tuple[float, float]]  # seconds since the begin, MB
+
+
+async def soak(server: Server, options: argparse.Namespace) -> tuple[Tally, Memory, dict[str, float]]:
     """Run the clients; returns what they saw, memory over time, and what was gained in counters."""
     tally = Tally()
     stopping = asyncio.Event()
