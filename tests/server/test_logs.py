@@ -6,11 +6,15 @@ import json
 import logging
 import signal
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
 
-from lpx.server.log_format import JsonFormatter
+import lpx
+from lpx.errors import ConfigError
+from lpx.server.log_format import JsonFormatter, ReadableFormatter
+from lpx.server.settings import ServerSettings
 from tests.server.conftest import StartServer
 from tests.server.live_server import LiveServer, eventually, reset
 from tests.server.server_process import Process
@@ -128,6 +132,19 @@ def test_access_lines_leave_out_what_was_put_into_the_url(start: type[Process]) 
     assert process.wait() == 0
     assert KEY not in process.log
     assert PROMPT not in process.log
+
+
+@pytest.mark.parametrize("formatter", [ReadableFormatter(), JsonFormatter()])
+def test_errors_are_logged_without_the_folders_of_this_machine(formatter: logging.Formatter) -> None:
+    try:
+        ServerSettings(log_format="xml")
+    except ConfigError:
+        error = sys.exc_info()
+    line = formatter.format(logging.LogRecord("x", logging.ERROR, "f", 1, "failed", (), error))
+    assert "lpx/server/settings.py:" in line
+    assert "ConfigError: log_format 'xml' is not known" in line
+    assert str(Path(__file__).parents[2]) not in line
+    assert str(Path(lpx.__file__).parent) not in line
 
 
 def test_json_lines_survive_whatever_stands_in_a_message() -> None:

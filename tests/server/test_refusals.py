@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -171,6 +173,27 @@ def test_other_models_are_not_found(shared_server: LiveServer, path: str, name: 
     del body["messages" if path != "/v1/chat/completions" else "prompt"]
     error = error_of(shared_server.post(path, body), 404)
     assert (error["code"], error["param"]) == ("model_not_found", "model")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../etc/passwd",
+        "..%2f..%2fetc%2fpasswd",
+        "%2e%2e/%2e%2e/etc/passwd",
+        "/etc/passwd",
+        "a%00b",
+        "C:%5Cx",
+        "x" * 5000,
+        "%ff",
+    ],
+)
+def test_names_in_the_path_reach_no_file(shared_server: LiveServer, name: str) -> None:
+    head = f"GET /v1/models/{name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = answer_to(shared_server, head.encode())
+    assert answer.startswith(b"HTTP/1.1 404"), answer
+    assert b"root:" not in answer
+    assert os.fsencode(Path(__file__).parents[2]) not in answer
 
 
 # --- bodies -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import socket
 import ssl
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpx.errors import ConfigError, LpxError
@@ -171,7 +172,7 @@ def _loader(options: EngineOptions) -> Any:
             percent = 100 * done // total if total else 0
             if percent >= last + 25 and percent < 100:
                 last = percent
-                logger.info("loading %s: %d %%", options.model, percent)
+                logger.info("loading %s: %d %%", Path(options.model).name, percent)
 
         engine = AsyncEngine.start(Engine.load(options, note))
         logger.info("loaded %s in %.2f s", engine.info.model, time.perf_counter() - begin)
