@@ -33,6 +33,7 @@ from workers.soak_clients import KEY, LIMITED_KEY, Client, Connection, Tally
 MB = 1_000_000
 MEMORY_MB = 20.0
 SETTLE_S = 60.0
+CONTEXT = 2048
 _SPARE_FILES = 5
 
 
@@ -46,7 +47,8 @@ class Server:
         self.log_path = folder / "log"
         command = [sys.executable, "-m", "lpx", "serve", "-m", str(options.model.resolve()), "--port", "0"]
         command += ["--api-key-file", str(keys), "--log-format", "json", "--max-waiting", str(options.queue)]
-        command += ["--max-num-seqs", str(options.sequences), "--max-model-len", "2048", "--kv-cache-memory", "256M"]
+        command += ["--max-num-seqs", str(options.sequences), "--max-model-len", str(CONTEXT)]
+        command += ["--kv-cache-memory", options.kv_cache_memory]
         if options.threads:
             command += ["--threads", str(options.threads)]
         with self.log_path.open("wb") as log:
@@ -95,6 +97,22 @@ class Server:
 
 def ended(metrics: dict[str, float]) -> float:
     return sum(value for name, value in metrics.items() if name.startswith("lpx:request_success_total"))
+
+
+async def fill_cache(server: Server) -> None:
+    """Use every KV block once: from then on their memory is there, and what grows is something else."""
+    metrics = await server.metrics()
+    [config] = [name for name in metrics if name.startswith("lpx:cache_config_info")]
+    sizes = dict(re.findall(r'(\w+)="(\d+)"', config))
+    tokens = int(sizes["num_blocks"]) * int(sizes["block_size"])
+    each = CONTEXT - 100
+    for number in range(2 * tokens // each + 2):
+        prompt = [(7 * number + place * (number + 3)) % 1000 + 10 for place in range(each)]
+        async with Connection(server.port) as connection:
+            connection.send("/generate", {"prompt": prompt, "max_tokens": 1})
+            if await connection.read_head() != 200:
+                raise SystemExit(f"the cache could not be filled: status {connection.status}")
+            await connection.read_rest()
 
 
 Memory = list[tuple[float, float]]  # seconds since the begin, MB
@@ -152,6 +170,7 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
     server = Server(options, folder)
     try:
         await server.wait_ready()
+        await fill_cache(server)
         files = server.open_files()
         tally, memory, gained = await soak(server, options)
         left = await until_idle(server, files)
@@ -192,6 +211,7 @@ def report(
         f"{gained['seconds']:.0f} s, {options.clients} clients, {options.sequences} sequences, queue {options.queue}: "
         f"{ends_per_s:.1f} ends/s, {gained['tokens'] / gained['seconds']:.0f} tokens/s"
     )
+    print("memory, MB: " + ", ".join(f"{mb:.0f} at {at:.0f} s" for at, mb in memory[:: max(1, len(memory) // 12)]))
     print("\n| what clients did | times |\n|---|---|")
     for name, count in sorted((tally.outcomes + tally.refused).items()):
         print(f"| {name.replace('_', ' ')} | {count} |")
@@ -210,6 +230,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--sequences", type=int, default=8, help="that run at once")
     parser.add_argument("--queue", type=int, default=16, help="sequences that may wait")
+    parser.add_argument("--kv-cache-memory", default="64M", help="small, so that sequences are preempted, too")
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lpx-soak-") as folder:

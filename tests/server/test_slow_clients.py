@@ -71,6 +71,21 @@ def test_a_connection_goes_on_after_a_refusal_whose_body_came(start_server: Star
     assert answer.count(b"HTTP/1.1 200") == 1
 
 
+def test_a_request_behind_another_is_no_body_that_nobody_asked_for(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests at once: the first is answered while the body of the second is on its way."""
+    monkeypatch.setattr(http_protocol, "UNREAD_BODY_S", 0.0)
+    server = start_server()
+    body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+    first = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with server.raw(first + POST + b"%d\r\n\r\n" % len(body) + body[:5]) as connection:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        assert server.get("/health").status_code == 200  # time passes
+        connection.sendall(body[5:])
+        assert b'"finish_reason"' in connection.recv(65536)
+
+
 def test_a_head_that_never_ends_is_given_up(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.1)
     server = start_server()
@@ -82,6 +97,7 @@ def test_a_reader_that_takes_nothing_is_dropped_and_its_request_ends(start_serve
     executor = FakeExecutor(num_blocks=5000, block_size=64)
     server = start_server(executor, settings=ServerSettings(write_timeout_s=0.2), max_model_len=200_000)
     server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # the system's buffers hold megabytes
+    server.listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)  # the system would end it, too
     body = json.dumps({"prompt": "a", "n": 8, "stream": True, "max_tokens": None}).encode()
     lazy = socket.socket()
     lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

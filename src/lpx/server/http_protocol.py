@@ -122,11 +122,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.transport.is_closing():
+        if self.transport.is_closing() or not self.cycle.response_complete:  # others were sent behind it
             return
         if self._in_body:  # it was answered without being read
             self._body_timer = self.loop.call_later(UNREAD_BODY_S, self.transport.abort)
-        elif not self.pipeline:
+        else:
             self._wait_for_next()
 
     def _wait_for_next(self) -> None:

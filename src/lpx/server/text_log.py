@@ -157,8 +157,6 @@ def _make_private(folder: Path) -> None:
         status = folder.stat()
     except OSError as exc:
         raise ConfigError(f"the folder for requests {folder} cannot be made: {exc.strerror}") from None
-    if not stat.S_ISDIR(status.st_mode):
-        raise ConfigError(f"{folder} is not a folder; --log-requests-to names one that texts are written to")
     if status.st_mode & 0o077:
         raise ConfigError(
             f"others on this machine may read the folder {folder}, and texts of users would go there: "
