@@ -21,6 +21,11 @@ class Histogram:
         self._counts[bisect_left(self._bounds, figure)] += count
         self.total += figure * count
 
+    @property
+    def count(self) -> int:
+        """How many figures were observed."""
+        return sum(self._counts)
+
     def cumulative(self) -> list[tuple[str, float]]:
         """(upper bound, figures up to it), as Prometheus has them."""
         bounds = [*map(repr, self._bounds), "+Inf"]
