@@ -1,0 +1,72 @@
+"""Fields that OpenAI, vLLM or llama.cpp know and LPX does not have: accepted while they ask for what happens anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def _one_of(*neutral: Any) -> Callable[[Any], bool]:
+    # 1 == True in Python, but not in a request.
+    return lambda value: any(type(value) is type(item) and value == item for item in neutral)
+
+
+def _number(*neutral: float) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and value in neutral
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+NEUTRAL: dict[str, tuple[Callable[[Any], bool], str]] = {
+    # OpenAI
+    "user": (_anything, ""),
+    "metadata": (_anything, ""),
+    "safety_identifier": (_anything, ""),
+    "prompt_cache_key": (_anything, ""),
+    "prompt_cache_retention": (_anything, ""),
+    "prediction": (_anything, ""),
+    "parallel_tool_calls": (_one_of(True, False), "must be true or false"),
+    "store": (_one_of(False), "answers are not stored here"),
+    "service_tier": (_one_of("auto", "default"), "there is one service tier here"),
+    "best_of": (_number(1), "best_of is not supported; use n"),
+    "suffix": (_one_of(""), "inserting before a suffix is not supported"),
+    "response_format": (_one_of({"type": "text"}), "only the response format 'text' is supported so far"),
+    "modalities": (_one_of(["text"]), "only text is generated"),
+    "audio": (_one_of(), "only text is generated"),
+    "tools": (_one_of([]), "tools are not supported yet"),
+    "tool_choice": (_one_of("none", "auto"), "tools are not supported yet"),
+    "functions": (_one_of([]), "functions are not supported"),
+    "function_call": (_one_of("none", "auto"), "functions are not supported"),
+    "reasoning_effort": (_one_of(), "not supported; a model's own flags go into chat_template_kwargs"),
+    "verbosity": (_one_of(), "not supported"),
+    "web_search_options": (_one_of(), "not supported"),
+    # vLLM
+    "use_beam_search": (_one_of(False), "beam search is not supported"),
+    "length_penalty": (_number(1), "beam search is not supported"),
+    "early_stopping": (_one_of(False), "beam search is not supported"),
+    "truncate_prompt_tokens": (_one_of(), "prompts are never cut; shorten the prompt"),
+    "spaces_between_special_tokens": (_one_of(True), "not supported"),
+    "add_special_tokens": (_one_of(), "not supported; send token ids for full control over the prompt"),
+    "bad_words": (_one_of([]), "not supported; use logit_bias"),
+    "allowed_token_ids": (_one_of(), "not supported; use logit_bias"),
+    "structured_outputs": (_one_of(), "structured output is not supported yet"),
+    "guided_json": (_one_of(), "structured output is not supported yet"),
+    "guided_regex": (_one_of(), "structured output is not supported yet"),
+    "guided_choice": (_one_of(), "structured output is not supported yet"),
+    "guided_grammar": (_one_of(), "structured output is not supported yet"),
+    "chat_template": (_one_of(), "a request cannot bring its own chat template; give it to the server"),
+    "documents": (_one_of([]), "not supported"),
+    # llama.cpp
+    "cache_prompt": (_one_of(True, False), "must be true or false"),
+    "grammar": (_one_of(""), "structured output is not supported yet"),
+    "json_schema": (_one_of(), "structured output is not supported yet"),
+    "typical_p": (_number(1), "locally typical sampling is not supported"),
+    "repeat_last_n": (_number(-1), "the repetition penalty always looks at the whole text (-1)"),
+    "mirostat": (_number(0), "mirostat is not supported"),
+    "dry_multiplier": (_number(0), "DRY is not supported"),
+    "xtc_probability": (_number(0), "XTC is not supported"),
+    "dynatemp_range": (_number(0), "a dynamic temperature is not supported"),
+    "samplers": (_one_of(), "the order of samplers is fixed"),
+}
