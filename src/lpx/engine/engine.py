@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from lpx.engine.deadlines import Deadlines
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.drafting.speculation import Speculation
+from lpx.engine.embedding import rows_to_pool
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.logprobs import describe_logprobs
 from lpx.engine.outputs import EngineInfo, EngineStats, FinishReason, RequestDelta, TokenLogprobDict, make_timings
@@ -30,6 +31,7 @@ from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch,
 
 if TYPE_CHECKING:
     from lpx.model.chat_template import ChatTemplate
+    from lpx.model.pooling import Pooling
     from lpx.model.tokenizer import Tokenizer
     from lpx.options import EngineOptions
 
@@ -56,6 +58,7 @@ class Engine(RequestIntake):
         chat_template: ChatTemplate | None = None,
         model_name: str = "model",
         architecture: str = "",
+        pooling: Pooling | None = None,
         dtype: str = "auto",
         vocab_size: int | None = None,
         eos_token_ids: frozenset[int] = frozenset(),
@@ -78,6 +81,8 @@ class Engine(RequestIntake):
             eos_token_ids=frozenset(eos_token_ids | tokenizer.eos_ids),
             max_model_len=min(max_model_len, facts.num_blocks * facts.block_size),
             seed=seed,
+            pooling=pooling,
+            hidden_size=facts.hidden_size,
         )
         self.executor = executor
         self.max_waiting = max_waiting
@@ -309,6 +314,9 @@ class Engine(RequestIntake):
         row.banned_ids = tuple(sequence.stop_ids) if len(sequence.output_ids) < request.params.min_tokens else ()
         if request.prompt_logprobs is not None:
             self._fill_score_targets(sequence, start, end)
+        if request.pooling is not None:
+            row.pool_rows = rows_to_pool(request.pooling, start, end, sequence.prompt_length)
+            row.pool_sum = None if start == 0 else request.pool_sum  # 0: at the beginning, or preempted
         return row
 
     def _draft(self, plan: list[tuple[Sequence, int]]) -> list[list[int]] | None:
@@ -385,10 +393,12 @@ class Engine(RequestIntake):
         row = sequence.row
         if row.score_targets and output.scores is not None:
             self._accept_scores(request, output.scores)
+        if row.pool_rows is not None:
+            request.pool_sum = output.pool_sum
         if not row.sample_rows:
             if sequence.wants_tokens or sequence.pending:
                 return None
-            return self._make_delta(sequence, "", [], None, "length", None, now)
+            return self._make_delta(sequence, "", [], None, "length" if request.pooling is None else "stop", None, now)
         if not sequence.first_token_ns:
             sequence.first_token_ns = now
         sequence.last_token_ns = now
@@ -463,6 +473,7 @@ class Engine(RequestIntake):
             delta.prompt_logprobs = request.prompt_logprobs
         if finish_reason is not None:
             self.scheduler.finish(sequence, sound=finish_reason != "error")
+            delta.pooled = request.pool_sum
             delta.timings = make_timings(
                 request.arrival_ns,
                 request.first_scheduled_ns,
