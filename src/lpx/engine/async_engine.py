@@ -225,6 +225,16 @@ class AsyncEngine:
         """See `Engine.encode_for_embedding`; runs in a worker thread."""
         return await self._in_worker(self._engine.encode_for_embedding, text)
 
+    async def encode_text(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """See `Engine.encode_text`; runs in a worker thread."""
+        return await self._in_worker(
+            partial(self._engine.encode_text, text, add_special=add_special, parse_special=parse_special)
+        )
+
+    async def decode(self, token_ids: list[int]) -> str:
+        """The text of token ids, control tokens as they are spelled; runs in a worker thread."""
+        return await self._in_worker(partial(self._engine.tokenizer.decode, token_ids, skip_special=False))
+
     @property
     def pooling(self) -> Pooling:
         """How the model wants embeddings made."""

@@ -153,6 +153,14 @@ class RequestIntake:
         request.unfinished = params.n
         return request
 
+    def encode_text(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of a text, with (`add_special`) what the model wants before it; with `parse_special` the spelling
+        of a control token means that token. To look at: a prompt that is to run is encoded by `encode_prompt`."""
+        self._check_text_length(text)
+        if not parse_special:
+            return self.tokenizer.encode(text, add_special=add_special)
+        return self.tokenizer.encode_segments(self.tokenizer.split_markers(text), add_special=add_special)
+
     def encode_for_embedding(self, text: str) -> list[int]:
         """Token ids of a text to embed, with what the model wants before and behind it."""
         return [*self.encode_prompt(text), *self.pooling.end_ids]

@@ -103,6 +103,40 @@ def exception_response(exc: BaseException) -> Response:
     return Response(data, status_code=status, headers=headers, media_type="application/json")
 
 
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_ANTHROPIC_PATH = "/v1/messages"
+
+
+def as_anthropic(status: int, error: dict[str, Any]) -> dict[str, Any]:
+    """OpenAI's error object in Anthropic's shape."""
+    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error["error"]["message"]}}
+
+
+def anthropic_error(exc: BaseException) -> tuple[int, dict[str, Any], dict[str, str] | None]:
+    """As `describe`, in Anthropic's shape."""
+    status, error, headers = describe(exc)
+    return status, as_anthropic(status, error), headers
+
+
+def anthropic_response(exc: BaseException) -> Response:
+    status, body, headers = anthropic_error(exc)
+    data = json.dumps(body, ensure_ascii=True).encode("ascii")
+    return Response(data, status_code=status, headers=headers, media_type="application/json")
+
+
+def response_for_path(exc: BaseException, path: str) -> Response:
+    """The answer to an error, in the shape that clients of the path expect."""
+    return anthropic_response(exc) if path.startswith(_ANTHROPIC_PATH) else exception_response(exc)
+
+
 def log_exception(exc: BaseException) -> None:
     """Log an error that the client is told nothing of.
 

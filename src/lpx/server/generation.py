@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -15,6 +15,9 @@ from lpx.errors import EngineStoppedError
 from lpx.server.latencies import Latencies
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from lpx.engine.async_engine import AsyncEngine, RequestStream
 
 
@@ -33,6 +36,7 @@ class Choice:
     logprobs: list[TokenLogprobDict] | None
     finish_reason: str
     stop_reason: int | str | None
+    pooled: NDArray[np.float64] | None = None  # of an embedding: the sum of hidden states
 
 
 @dataclass(slots=True)
@@ -80,17 +84,23 @@ class Generation:
         latencies: Latencies,
     ) -> Generation:
         """Submit every prompt or none. Raises what `AsyncEngine.submit` raises."""
-        streams: list[RequestStream] = []
-        try:
-            for index, prompt in enumerate(prompts):
-                name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
-                streams.append(engine.submit(prompt, params, request_id=name))
-        except BaseException:
-            for stream in streams:
-                stream.abort()
-            raise
+        streams = _submit_all(engine.submit, prompts, params, request_id)
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
         return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies)
+
+    @classmethod
+    def start_embeddings(
+        cls,
+        engine: AsyncEngine,
+        prompts: Sequence[list[int]],
+        params: SamplingParams,
+        request_id: str,
+        latencies: Latencies,
+    ) -> Generation:
+        """As `start`, for prompts to embed: each has one choice, whose `pooled` is the sum of hidden states."""
+        streams = _submit_all(engine.submit_embedding, prompts, params, request_id)
+        usage = Usage(prompt_tokens=sum(map(len, prompts)))
+        return cls(engine, streams, 1, usage, [None] * len(prompts), latencies)
 
     async def __aenter__(self) -> Generation:
         return self
@@ -184,6 +194,23 @@ class Generation:
                     logprobs=logprobs if any(delta.logprobs is not None for delta in group) else None,
                     finish_reason=group[-1].finish_reason or "stop",
                     stop_reason=group[-1].stop_reason,
+                    pooled=group[-1].pooled,
                 )
             )
         return choices
+
+
+def _submit_all(
+    submit: Callable[..., RequestStream], prompts: Sequence[list[int]], params: SamplingParams, request_id: str
+) -> list[RequestStream]:
+    """Every prompt or none: when one is refused, those before it are taken back."""
+    streams: list[RequestStream] = []
+    try:
+        for index, prompt in enumerate(prompts):
+            name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
+            streams.append(submit(prompt, params, request_id=name))
+    except BaseException:
+        for stream in streams:
+            stream.abort()
+        raise
+    return streams

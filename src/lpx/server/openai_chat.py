@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from lpx.engine.outputs import RequestDelta
-from lpx.errors import ContextLengthError
+from lpx.server.chat_turn import start_turn
 from lpx.server.generation import Choice, Generation
 from lpx.server.limits import read_request
 from lpx.server.openai_logprobs import chat_logprobs, prompt_logprobs_json
@@ -24,22 +24,10 @@ router = APIRouter()
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
     service = service_of(request)
-    engine = service.engine
+    service.check_ready()
     wanted = await read_request(request, service.settings, ChatRequest.parse)
-    service.check_model(wanted.model)
-    params = wanted.sampling_params(max_tokens=wanted.token_limit, n=wanted.choices, logprobs=wanted.wanted_logprobs)
-    continued = bool(wanted.continue_final_message)
-    prompt = await engine.encode_chat(
-        wanted.messages,
-        add_generation_prompt=not continued if wanted.add_generation_prompt is None else wanted.add_generation_prompt,
-        continue_final_message=continued,
-        chat_template_kwargs=wanted.chat_template_kwargs,
-    )
-    call = service.call(request, "chatcmpl", wanted.streams)
-    try:
-        generation = Generation.start(engine, [prompt], params, call.id, service.latencies)
-    except ContextLengthError as exc:
-        raise ContextLengthError(str(exc), param="messages") from None
+    turn = await start_turn(request, service, wanted, "chatcmpl")
+    call, generation = turn.call, turn.generation
     if wanted.streams:
         writer = ChunkWriter(call, "chat.completion.chunk", include_usage=wanted.include_usage)
         return EventStream(call, generation, _events(wanted, generation, writer))

@@ -130,9 +130,9 @@ def _loader(options: EngineOptions) -> Any:
             nonlocal last
             progress(done, total)
             percent = 100 * done // total if total else 0
-            if percent >= last + 25 and percent < 100:
+            if percent >= last + 10 and percent < 100:
                 last = percent
-                logger.info("loading %s: %d %%", options.model, percent)
+                logger.info("loading %s: %d %% (%.0f of %.0f MB)", options.model, percent, done / 1e6, total / 1e6)
 
         engine = AsyncEngine.start(Engine.load(options, note))
         logger.info("loaded %s in %.2f s", engine.info.model, time.perf_counter() - begin)
@@ -154,7 +154,8 @@ async def _watch_loading(server: QuietServer, service: Service, app: Any, listen
     elif service.state == "ok":
         info = service.engine.info
         logger.info(
-            "ready on http://%s: model %s, %s on %s (%s, %d threads), context %d, KV cache %d blocks of %d (%s)",
+            "ready on http://%s: model %s, %s on %s (%s, %d threads), context %d, KV cache %d blocks of %d (%s); "
+            "the warm-up token took %.1f ms",
             shown,
             info.model,
             info.quantization,
@@ -165,6 +166,7 @@ async def _watch_loading(server: QuietServer, service: Service, app: Any, listen
             info.num_blocks,
             info.block_size,
             info.kv_cache_dtype,
+            service.warm_up_ms,
         )
 
 

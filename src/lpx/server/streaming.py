@@ -38,9 +38,22 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
+def json_response(value: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(dumps(value).encode("utf-8", "replace"), media_type="application/json", headers=headers)
+
+
 def event(value: Any) -> bytes:
     """One server-sent event."""
     return f"data: {dumps(value).translate(_LINE_ENDS)}\n\n".encode()
+
+
+def typed_event(value: dict[str, Any]) -> bytes:
+    """One server-sent event that is named after the type of its object."""
+    return f"event: {value['type']}\ndata: {dumps(value).translate(_LINE_ENDS)}\n\n".encode()
+
+
+def error_event(exc: Exception) -> bytes:
+    return event(describe(exc)[1])
 
 
 class ChunkWriter:
@@ -109,7 +122,12 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def answer_json(
-    request: Request, call: Call, generation: Generation, build: Callable[[list[Choice]], dict[str, Any]]
+    request: Request,
+    call: Call,
+    generation: Generation,
+    build: Callable[[list[Choice]], dict[str, Any]],
+    *,
+    refuse: Callable[[BaseException], Response] = exception_response,
 ) -> Response:
     """Wait for all choices and answer with `build(choices)`."""
     status = 499  # client closed the request; the answer reaches nobody
@@ -123,7 +141,7 @@ async def answer_json(
     except ClientDisconnect:
         return Response(status_code=499)
     except Exception as exc:
-        response = exception_response(exc)
+        response = refuse(exc)
         status = response.status_code
         return response
     finally:
@@ -131,14 +149,24 @@ async def answer_json(
 
 
 class EventStream(Response):
-    """Streams encoded events, then `[DONE]`. An error after the start becomes one error event and ends the stream."""
+    """Streams encoded events, then `last`. An error after the start becomes one event by `fail` and ends the stream."""
 
-    def __init__(self, call: Call, generation: Generation, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(
+        self,
+        call: Call,
+        generation: Generation,
+        events: AsyncGenerator[bytes, None],
+        *,
+        last: bytes = DONE,
+        fail: Callable[[Exception], bytes] = error_event,
+    ) -> None:
         super().__init__(media_type="text/event-stream", headers={**_STREAM_HEADERS, **call.headers})
         del self.headers["content-length"]
         self._call = call
         self._generation = generation
         self._events = events
+        self._last = last
+        self._fail = fail
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = 499
@@ -158,8 +186,8 @@ class EventStream(Response):
             async with contextlib.aclosing(self._events) as events:
                 async for data in events:
                     await send({"type": "http.response.body", "body": data, "more_body": True})
-            last = DONE
+            last = self._last
         except Exception as exc:
             self._call.failed = type(exc).__name__
-            last = event(describe(exc)[1])
+            last = self._fail(exc)
         await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -8,6 +8,15 @@ and refused with the reason when they would change the answer. Ranges of samplin
 
 from lpx.server.schemas.chat import ChatRequest
 from lpx.server.schemas.completions import CompletionRequest
+from lpx.server.schemas.embeddings import EmbeddingRequest
 from lpx.server.schemas.generate import GenerateRequest
+from lpx.server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 
-__all__ = ["ChatRequest", "CompletionRequest", "GenerateRequest"]
+__all__ = [
+    "ChatRequest",
+    "CompletionRequest",
+    "DetokenizeRequest",
+    "EmbeddingRequest",
+    "GenerateRequest",
+    "TokenizeRequest",
+]

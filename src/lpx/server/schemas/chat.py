@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from lpx.engine.sampling_params import MAX_LOGPROBS
 from lpx.errors import InvalidRequestError
-from lpx.server.schemas.fields import template_kwargs
+from lpx.server.schemas.fields import FLAGS_SCHEMA, MESSAGES_SCHEMA, template_kwargs
 from lpx.server.schemas.messages import chat_messages
 from lpx.server.schemas.sampling import OpenAIRequest
 
@@ -16,13 +16,13 @@ from lpx.server.schemas.sampling import OpenAIRequest
 class ChatRequest(OpenAIRequest):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[Any, BeforeValidator(chat_messages)]
+    messages: Annotated[Any, BeforeValidator(chat_messages), MESSAGES_SCHEMA]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, Any] | None, BeforeValidator(template_kwargs)] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, BeforeValidator(template_kwargs), FLAGS_SCHEMA] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from lpx.server.schemas.fields import Prompts, prompts_of
+from lpx.server.schemas.fields import PROMPTS_SCHEMA, Prompts, prompts_of
 from lpx.server.schemas.sampling import OpenAIRequest
 
 
 class CompletionRequest(OpenAIRequest):
     """`POST /v1/completions`."""
 
-    prompt: Annotated[Any, BeforeValidator(prompts_of)]
+    prompt: Annotated[Any, BeforeValidator(prompts_of), PROMPTS_SCHEMA]
     echo: bool | None = None
     logprobs: int | None = None
 

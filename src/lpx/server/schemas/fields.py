@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from lpx.server.errors import clip
@@ -12,6 +13,66 @@ _MAX_ID = 2**31 - 1
 _MAX_TEMPLATE_KWARGS = 32
 
 Prompts = list[str] | list[list[int]]
+
+# The shapes in JSON Schema, for /openapi.json.
+_ID = {"type": "integer", "minimum": 0, "maximum": _MAX_ID}
+_IDS = {"type": "array", "items": _ID}
+_SOME_IDS = {**_IDS, "minItems": 1}
+_NULL = {"type": "null"}
+STOPS_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string", "minLength": 1},
+            {"type": "array", "items": {"type": "string", "minLength": 1}},
+            _NULL,
+        ]
+    }
+)
+IDS_SCHEMA = WithJsonSchema({"anyOf": [_IDS, _NULL]})
+TOKENS_SCHEMA = WithJsonSchema(_IDS)
+BIAS_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [
+            {
+                "type": "object",
+                "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+                "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+            },
+            _NULL,
+        ]
+    }
+)
+PROMPTS_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string"},
+            {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            _SOME_IDS,
+            {"type": "array", "items": _SOME_IDS, "minItems": 1},
+        ]
+    }
+)
+PROMPT_SCHEMA = WithJsonSchema({"anyOf": [{"type": "string"}, _SOME_IDS]})
+FLAGS_SCHEMA = WithJsonSchema({"anyOf": [{"type": "object"}, _NULL]})
+OBJECTS_SCHEMA = WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "object"}}, _NULL]})
+MESSAGES_SCHEMA = WithJsonSchema(
+    {
+        "type": "array",
+        "minItems": 1,
+        "items": {
+            "type": "object",
+            "properties": {
+                "role": {"type": "string"},
+                "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}, _NULL]},
+            },
+            "required": ["role"],
+        },
+    }
+)
+TEXTS_SCHEMA = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}, _NULL]})
+INPUT_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "object"}}]}
+)
 
 
 def fail(message: str) -> PydanticCustomError:
@@ -92,6 +153,12 @@ def template_kwargs(value: Any) -> Any:
         plain = item is None or type(item) in (bool, int, float) or (isinstance(item, str) and len(item) <= 256)
         if not plain:
             raise fail(f"has for {key!r} a value that is not a plain flag (true, false, a number or a short string)")
+    return value
+
+
+def tool_list(value: Any) -> Any:
+    if value is not None and not (isinstance(value, list) and all(isinstance(tool, dict) for tool in value)):
+        raise fail("must be a list of objects")
     return value
 
 

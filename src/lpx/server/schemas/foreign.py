@@ -29,7 +29,12 @@ NEUTRAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     "prediction": (_anything, ""),
     "parallel_tool_calls": (_one_of(True, False), "must be true or false"),
     "store": (_one_of(False), "answers are not stored here"),
-    "service_tier": (_one_of("auto", "default"), "there is one service tier here"),
+    "service_tier": (_one_of("auto", "default", "standard_only"), "there is one service tier here"),
+    "reasoning": (
+        _one_of({}, {"effort": None}, {"summary": None}, {"effort": None, "summary": None}),
+        "not supported; a model's own flags go into chat_template_kwargs",
+    ),
+    "max_tool_calls": (_one_of(), "no tool runs here"),
     "best_of": (_number(1), "best_of is not supported; use n"),
     "suffix": (_one_of(""), "inserting before a suffix is not supported"),
     "response_format": (_one_of({"type": "text"}), "only the response format 'text' is supported so far"),
@@ -42,6 +47,11 @@ NEUTRAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     "reasoning_effort": (_one_of(), "not supported; a model's own flags go into chat_template_kwargs"),
     "verbosity": (_one_of(), "not supported"),
     "web_search_options": (_one_of(), "not supported"),
+    # Anthropic
+    "cache_control": (_anything, ""),  # what was computed is kept anyway
+    "container": (_one_of(), "nothing runs here"),
+    "inference_geo": (_one_of(), "not supported"),
+    "speed": (_one_of("standard"), "there is one speed here"),
     # vLLM
     "use_beam_search": (_one_of(False), "beam search is not supported"),
     "length_penalty": (_number(1), "beam search is not supported"),

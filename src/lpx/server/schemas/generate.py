@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, field_validator, model_validator
 
 from lpx.errors import InvalidRequestError
-from lpx.server.schemas.fields import Prompts, fail, prompts_of
+from lpx.server.schemas.fields import PROMPT_SCHEMA, Prompts, fail, prompts_of
 from lpx.server.schemas.sampling import SamplingRequest
 
 
 class GenerateRequest(SamplingRequest):
     """`POST /generate`: one prompt, one answer."""
 
-    prompt: Annotated[Any, BeforeValidator(prompts_of)]
+    prompt: Annotated[Any, BeforeValidator(prompts_of), PROMPT_SCHEMA]
     max_tokens: int | None = None
     n_predict: int | None = None  # llama.cpp's name; -1: up to the context limit
     logprobs: int | None = None

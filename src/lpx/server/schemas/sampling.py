@@ -11,7 +11,7 @@ from typing_extensions import Self
 from lpx.engine.sampling_params import SamplingParams
 from lpx.errors import InvalidRequestError
 from lpx.server.errors import clip
-from lpx.server.schemas.fields import bias_map, id_list, stop_list
+from lpx.server.schemas.fields import BIAS_SCHEMA, IDS_SCHEMA, STOPS_SCHEMA, bias_map, id_list, stop_list
 from lpx.server.schemas.foreign import NEUTRAL
 
 
@@ -72,10 +72,10 @@ class SamplingRequest(StrictRequest):
     repeat_penalty: float | None = None  # llama.cpp's name
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: Annotated[dict[int, float] | None, BeforeValidator(bias_map)] = None
+    logit_bias: Annotated[dict[int, float] | None, BeforeValidator(bias_map), BIAS_SCHEMA] = None
     min_tokens: int | None = None
-    stop: Annotated[list[str] | None, BeforeValidator(stop_list)] = None
-    stop_token_ids: Annotated[list[int] | None, BeforeValidator(id_list)] = None
+    stop: Annotated[list[str] | None, BeforeValidator(stop_list), STOPS_SCHEMA] = None
+    stop_token_ids: Annotated[list[int] | None, BeforeValidator(id_list), IDS_SCHEMA] = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
