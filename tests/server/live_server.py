@@ -49,7 +49,14 @@ class LiveServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self.app = create_app(engine, settings)
         config = uvicorn.Config(
-            self.app, http=BoundedHttpProtocol, ws="none", log_config=None, access_log=False, lifespan="on"
+            self.app,
+            http=BoundedHttpProtocol,
+            ws="websockets-sansio",
+            ws_max_size=self.app.state.service.settings.max_body_bytes,
+            ws_per_message_deflate=False,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: QuietServer | None = None

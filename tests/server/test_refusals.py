@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, APIWebSocketRoute
 
 from lpx.server.app import ROUTES
 from lpx.server.settings import ServerSettings
@@ -377,7 +377,7 @@ def test_every_route_is_classified(shared_server: LiveServer) -> None:
         for route in routes:
             nested = getattr(getattr(route, "original_router", None), "routes", None)
             found |= paths(nested) if nested is not None else {route.path}
-            assert nested is not None or isinstance(route, APIRoute)
+            assert nested is not None or isinstance(route, APIRoute | APIWebSocketRoute)
         return found
 
     assert paths(shared_server.app.routes) == set(ROUTES)

@@ -30,6 +30,7 @@ from lpx.server import (
     openai_responses,
     openapi,
     tokenize,
+    websocket,
 )
 from lpx.server.errors import HttpError, error_response, exception_response, response_for_path
 from lpx.server.limits import host_allowed
@@ -50,6 +51,7 @@ ROUTES: dict[str, Literal["public", "inference"]] = {
     "/generate": "inference",
     "/v1/completions": "inference",
     "/v1/chat/completions": "inference",
+    "/v1/stream": "inference",
     "/v1/responses": "inference",
     "/v1/messages": "inference",
     "/v1/messages/count_tokens": "inference",
@@ -62,7 +64,8 @@ ROUTES: dict[str, Literal["public", "inference"]] = {
 _ENDPOINTS = (
     "GET /health, GET /health/live, GET /health/ready, GET /version, GET /metrics, GET /openapi.json, GET /v1/models, "
     "POST /generate, POST /v1/completions, POST /v1/chat/completions, POST /v1/responses, POST /v1/messages, "
-    "POST /v1/messages/count_tokens, POST /v1/embeddings, POST /tokenize, POST /detokenize"
+    "POST /v1/messages/count_tokens, POST /v1/embeddings, POST /tokenize, POST /detokenize, "
+    "WebSocket /v1/stream"
 )
 
 
@@ -101,6 +104,7 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
         tokenize,
         openai_models,
         openapi,
+        websocket,
     ):
         app.include_router(module.router)
     app.add_exception_handler(HTTPException, _http_exception)
@@ -143,7 +147,7 @@ class _Gate:
         self._allowed_hosts = tuple(host.lower() for host in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
@@ -154,7 +158,15 @@ class _Gate:
                 "--allowed-hosts NAME.",
                 code="host_not_allowed",
             )
-            await response(scope, receive, send)
+            await _refuse(response, scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            # No preflight stands between a foreign page and a WebSocket: its origin is checked here.
+            if not _same_origin(scope, hosts):
+                response = error_response(403, "Pages of this origin may not connect.", code="origin_not_allowed")
+                await _refuse(response, scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
             return
         started = False
 
@@ -169,3 +181,19 @@ class _Gate:
             response = exception_response(exc)
             if not started:
                 await response(scope, receive, send)
+
+
+def _same_origin(scope: Scope, hosts: list[str]) -> bool:
+    """Whether a WebSocket comes from no page at all, or from one of this very host and port."""
+    origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+    if not origins:
+        return True
+    scheme, separator, origin = origins[0].partition("://")
+    return len(origins) == 1 and bool(separator) and scheme in ("http", "https") and hosts == [origin]
+
+
+async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    await response(scope, receive, send)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fastapi import Request
+from starlette.requests import HTTPConnection
 
 from lpx.errors import ContextLengthError, InvalidRequestError
 from lpx.server.answer_blocks import PieceReader, PlainReader
@@ -39,12 +39,12 @@ async def encode_turn(service: Service, wanted: ChatRequest) -> list[int]:
     )
 
 
-async def start_turn(request: Request, service: Service, wanted: ChatRequest, prefix: str) -> ChatTurn:
+async def start_turn(connection: HTTPConnection, service: Service, wanted: ChatRequest, prefix: str) -> ChatTurn:
     """Submit the requests of a turn. Raises `InvalidRequestError` and what `AsyncEngine.submit` raises."""
     service.check_model(wanted.model)
     params = wanted.sampling_params(max_tokens=wanted.token_limit, n=wanted.choices, logprobs=wanted.wanted_logprobs)
     prompt = await encode_turn(service, wanted)
-    call = service.call(request, prefix, wanted.streams)
+    call = service.call(connection, prefix, wanted.streams)
     try:
         generation = Generation.start(service.engine, [prompt], params, call.id, service.latencies)
     except ContextLengthError as exc:

@@ -10,13 +10,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from starlette.requests import HTTPConnection
 
 from lpx.server.generation import Choice, Generation
 from lpx.server.limits import read_request
 from lpx.server.openai_logprobs import chat_logprobs, prompt_logprobs_json
 from lpx.server.request_log import Call
 from lpx.server.schemas import GenerateRequest
-from lpx.server.service import service_of
+from lpx.server.service import Service, service_of
 from lpx.server.streaming import EventStream, answer_json, event, timings_json
 
 router = APIRouter()
@@ -25,17 +26,25 @@ router = APIRouter()
 @router.post("/generate")
 async def generate(request: Request) -> Response:
     service = service_of(request)
-    engine = service.engine
+    service.check_ready()
     wanted = await read_request(request, service.settings, GenerateRequest.parse)
+    call, generation = await start_generate(request, service, wanted)
+    if wanted.streams:
+        return EventStream(call, generation, _events(wanted, call, generation))
+    return await answer_json(request, call, generation, lambda choices: _body(wanted, call, generation, choices[0]))
+
+
+async def start_generate(
+    connection: HTTPConnection, service: Service, wanted: GenerateRequest
+) -> tuple[Call, Generation]:
+    """Submit the one request. Raises `InvalidRequestError` and what `AsyncEngine.submit` raises."""
+    engine = service.engine
     service.check_model(wanted.model)
     params = wanted.sampling_params(max_tokens=wanted.token_limit, logprobs=wanted.logprobs)
     given = wanted.prompt[0]
     prompt = await engine.encode_prompt(given) if isinstance(given, str) else given
-    call = service.call(request, "gen", wanted.streams)
-    generation = Generation.start(engine, [prompt], params, call.id, service.latencies)
-    if wanted.streams:
-        return EventStream(call, generation, _events(wanted, call, generation))
-    return await answer_json(request, call, generation, lambda choices: _body(wanted, call, generation, choices[0]))
+    call = service.call(connection, "gen", wanted.streams)
+    return call, Generation.start(engine, [prompt], params, call.id, service.latencies)
 
 
 def _body(wanted: GenerateRequest, call: Call, generation: Generation, choice: Choice) -> dict[str, Any]:

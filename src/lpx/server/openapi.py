@@ -221,7 +221,7 @@ def _json(schema: Schema) -> Schema:
 def _operation(path: str, body: type[BaseModel] | None, answer: str, summary: str, streamed: bool) -> Schema:
     content = _json(_reference(answer))
     if streamed:
-        content["text/event-stream"] = {"schema": _STRING}
+        content["text/event-stream"] = {}
     responses: Schema = {"200": {"description": "The answer.", "content": content}}
     error = "AnthropicError" if path.startswith("/v1/messages") else "Error"
     for status, text in _REFUSALS.items():

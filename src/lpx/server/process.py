@@ -82,7 +82,9 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
     config = uvicorn.Config(
         app,
         http=BoundedHttpProtocol,
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
+        ws_per_message_deflate=False,  # small messages: costs more than it saves
         lifespan="on",
         log_config=None,
         access_log=access_log,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from lpx.server.errors import HttpError, clip
 from lpx.server.latencies import Latencies
@@ -158,7 +158,7 @@ class Service:
                 code="model_not_found",
             )
 
-    def call(self, request: Request, prefix: str, streamed: bool) -> Call:
+    def call(self, request: HTTPConnection, prefix: str, streamed: bool) -> Call:
         given = safe_request_id(request.headers.get("x-request-id"))
         call = Call(
             endpoint=request.url.path,
