@@ -141,6 +141,7 @@ class FakeExecutor:
         self.poisoned = poisoned  # a sequence whose history holds this id reports an error
         self.fail_at_step = fail_at_step
         self.before_step = before_step
+        self.window = 0  # of penalties, in tokens; 0: they look at all
         self.steps: list[StepRecord] = []
         self.closed = 0
         self._slots: list[tuple[int, int, int] | None] = [None] * (num_blocks * block_size)
@@ -228,8 +229,9 @@ class FakeExecutor:
         settings = sequence.sampling
         assert settings is not None
         if settings.needs_history:
-            prompt_and_output = [*sequence.prompt_ids, *sequence.output_ids]
-            assert prompt_and_output == tokens[: len(tokens) - drafted], "wrong history for penalties"
+            history = [*sequence.prompt_ids, *sequence.output_ids]
+            expected = tokens[: len(tokens) - drafted]
+            assert history == (expected[-self.window :] if self.window else expected), "wrong history for penalties"
         certain = [token_id for token_id, bias in settings.logit_bias.items() if bias >= 100]
         if certain:
             return certain[0]

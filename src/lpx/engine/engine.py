@@ -311,7 +311,14 @@ class Engine(RequestIntake):
         row.start_position = start
         row.block_table = sequence.block_table
         row.sample_rows = 1 if end == len(sequence.tokens) and sequence.wants_tokens else 0
-        row.banned_ids = tuple(sequence.stop_ids) if len(sequence.output_ids) < request.params.min_tokens else ()
+        params = request.params
+        row.banned_ids = params.banned_token_ids or ()
+        if len(sequence.output_ids) < params.min_tokens:
+            row.banned_ids = (*sequence.stop_ids, *row.banned_ids)
+        if params.windowed:
+            row.output_ids = sequence.output_ids[-params.repeat_last_n :]
+            more = params.repeat_last_n - len(row.output_ids)
+            row.prompt_ids = request.prompt_ids[-more:] if more else ()
         if request.prompt_logprobs is not None:
             self._fill_score_targets(sequence, start, end)
         if request.pooling is not None:
@@ -365,7 +372,9 @@ class Engine(RequestIntake):
             row = sequence.row
             if more < 1:
                 return 0
-            if count != 1 or not row.sample_rows or row.banned_ids or row.prompt_ids or row.score_targets:
+            if count != 1 or not row.sample_rows or row.banned_ids or row.score_targets:
+                return 0
+            if row.sampling is None or row.sampling.needs_history:
                 return 0
             if row.logprobs is not None or not sequence.output_ids:  # a first token is not kept waiting
                 return 0
@@ -401,6 +410,7 @@ class Engine(RequestIntake):
             return self._make_delta(sequence, "", [], None, "length" if request.pooling is None else "stop", None, now)
         if not sequence.first_token_ns:
             sequence.first_token_ns = now
+            self._limit_decoding(request, now)
         sequence.last_token_ns = now
         params = request.params
         output_ids = sequence.output_ids
@@ -493,6 +503,14 @@ class Engine(RequestIntake):
                 del self._requests[request.request_id]
                 self._deadlines.remove(request)
         return delta
+
+    def _limit_decoding(self, request: Request, now: int) -> None:
+        """The first token is there: from here on `max_decode_ms` counts."""
+        if request.params.max_decode_ms is None:
+            return
+        self._deadlines.remove(request)
+        request.deadline_ns = min(request.deadline_ns, now + int(request.params.max_decode_ms * 1e6))
+        self._deadlines.add(request)
 
     def _end_overdue(self) -> list[RequestDelta]:
         overdue = self._deadlines.overdue(monotonic_ns())

@@ -56,7 +56,11 @@ def check_prompt_length(ids: list[int], max_model_len: int, *, param: str = "pro
 
 def check_params_ids(params: SamplingParams, vocab_size: int) -> None:
     """Raise `InvalidRequestError` for token ids in the parameters that the model does not have."""
-    for name, token_ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias)):
+    for name, token_ids in (
+        ("stop_token_ids", params.stop_token_ids),
+        ("logit_bias", params.logit_bias),
+        ("banned_token_ids", params.banned_token_ids),
+    ):
         for token_id in token_ids or ():
             if token_id >= vocab_size:
                 raise InvalidRequestError(

@@ -146,7 +146,7 @@ class RequestIntake:
                     skip_special=params.skip_special_tokens,
                 ),
             )
-            if settings.needs_history:
+            if settings.needs_history and not params.windowed:
                 row.prompt_ids = ids
                 row.output_ids = sequence.output_ids
             request.sequences.append(sequence)

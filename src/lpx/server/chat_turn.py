@@ -44,6 +44,7 @@ async def start_turn(connection: HTTPConnection, service: Service, wanted: ChatR
     service.check_model(wanted.model)
     params = wanted.sampling_params(max_tokens=wanted.token_limit, n=wanted.choices, logprobs=wanted.wanted_logprobs)
     prompt = await encode_turn(service, wanted)
+    prompt = wanted.fit(prompt, service.engine.info.max_model_len, params.max_tokens)
     call = service.call(connection, prefix, wanted.streams)
     try:
         generation = Generation.start(service.engine, [prompt], params, call.id, service.latencies)

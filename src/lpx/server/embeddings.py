@@ -38,7 +38,8 @@ async def embeddings(request: Request) -> Response:
     prompts = []
     for given in wanted.inputs:
         try:
-            prompts.append(await engine.encode_for_embedding(given) if isinstance(given, str) else given)
+            ids = await engine.encode_for_embedding(given) if isinstance(given, str) else given
+            prompts.append(wanted.fit(ids, engine.info.max_model_len))
         except ContextLengthError as exc:
             raise ContextLengthError(str(exc), param="input") from None
     call = service.call(request, "embd", False)

@@ -18,6 +18,8 @@ from lpx.errors import InvalidRequestError, LpxError, QueueFullError
 logger = logging.getLogger("lpx.server")
 
 _MAX_MESSAGE = 1000  # characters; error bodies stay far below 4 KB even when every one is escaped
+# Parameters of the engine that requests spell in another way.
+_HTTP_NAMES = {"banned_token_ids": "logit_bias", "max_decode_ms": "t_max_predict_ms"}
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -85,8 +87,10 @@ def describe(exc: BaseException) -> tuple[int, dict[str, Any], dict[str, str] | 
     if isinstance(exc, HttpError):
         return exc.status, error_object(exc.status, exc.message, param=exc.param, code=exc.code), exc.headers
     if isinstance(exc, InvalidRequestError):
-        status = exc.http_status
-        return status, error_object(status, str(exc), param=exc.param, code=exc.code, type_=exc.error_type), None
+        status, text, param = exc.http_status, str(exc), exc.param
+        if param in _HTTP_NAMES:
+            text, param = text.replace(param, _HTTP_NAMES[param]), _HTTP_NAMES[param]
+        return status, error_object(status, text, param=param, code=exc.code, type_=exc.error_type), None
     if isinstance(exc, LpxError) and exc.http_status < 500:
         status = exc.http_status
         headers = {"retry-after": str(exc.retry_after_s)} if isinstance(exc, QueueFullError) else None

@@ -72,6 +72,7 @@ class Generation:
     finish_reasons: list[str] = field(default_factory=list)
     _pumps: list[asyncio.Task[None]] = field(default_factory=list)
     _start: float = field(default_factory=monotonic)
+    _first_token: float | None = None  # when the first of any choice came
     _last_token: dict[tuple[int, int], float] = field(default_factory=dict)  # by prompt and choice
 
     @classmethod
@@ -101,6 +102,23 @@ class Generation:
         streams = _submit_all(engine.submit_embedding, prompts, params, request_id)
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
         return cls(engine, streams, 1, usage, [None] * len(prompts), latencies)
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """Of the first prompt."""
+        return self.streams[0].prompt_token_ids
+
+    def timings_so_far(self) -> dict[str, float | int]:
+        """llama.cpp's object, as this process sees it while the request runs."""
+        now = monotonic()
+        first = self._first_token if self._first_token is not None else now
+        return llama_cpp_timings(
+            self.usage.prompt_tokens,
+            self.usage.cached_tokens,
+            1e3 * (first - self._start),
+            self.usage.completion_tokens,
+            1e3 * (now - first),
+        )
 
     async def __aenter__(self) -> Generation:
         return self
@@ -144,6 +162,7 @@ class Generation:
         if count := len(delta.token_ids):
             last = self._last_token.get(choice)
             if last is None:
+                self._first_token = self._first_token or now
                 self.latencies.time_to_first_token.observe(now - self._start)
             else:
                 self.latencies.inter_token.observe((now - last) / count, count)
@@ -198,6 +217,24 @@ class Generation:
                 )
             )
         return choices
+
+
+def llama_cpp_timings(
+    prompt_tokens: int, cached_tokens: int, prompt_ms: float, completion_tokens: int, decode_ms: float
+) -> dict[str, float | int]:
+    """Where the time went, as llama.cpp's clients know it: `predicted` begins behind the first token."""
+    computed, predicted = prompt_tokens - cached_tokens, max(completion_tokens - 1, 0)
+    return {
+        "cache_n": cached_tokens,
+        "prompt_n": computed,
+        "prompt_ms": round(prompt_ms, 3),
+        "prompt_per_token_ms": round(prompt_ms / computed, 4) if computed else 0.0,
+        "prompt_per_second": round(1e3 * computed / prompt_ms, 2) if prompt_ms else 0.0,
+        "predicted_n": completion_tokens,
+        "predicted_ms": round(decode_ms, 3),
+        "predicted_per_token_ms": round(decode_ms / predicted, 4) if predicted else 0.0,
+        "predicted_per_second": round(1e3 * predicted / decode_ms, 2) if decode_ms else 0.0,
+    }
 
 
 def _submit_all(

@@ -11,15 +11,18 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from json.encoder import encode_basestring
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lpx.server.errors import describe, exception_response
-from lpx.server.generation import Choice, Generation
+from lpx.server.generation import Choice, Generation, llama_cpp_timings
 from lpx.server.request_log import Call
+
+if TYPE_CHECKING:
+    from lpx.server.schemas.sampling import OpenAIRequest
 
 _T = TypeVar("_T")
 # Legal in JSON text, but taken for line ends by clients that split a stream with a Unicode-aware splitlines.
@@ -59,14 +62,26 @@ def error_event(exc: Exception) -> bytes:
 class ChunkWriter:
     """Chunks of one OpenAI stream: the part that never changes is encoded once."""
 
-    def __init__(self, call: Call, object_name: str, *, include_usage: bool) -> None:
+    def __init__(self, call: Call, object_name: str, wanted: OpenAIRequest, generation: Generation) -> None:
         head = {"id": call.id, "object": object_name, "created": call.created, "model": call.model}
         self._head = "data: " + dumps(head)[:-1]
-        self._tail = ',"usage":null}\n\n' if include_usage else "}\n\n"
+        self._tail = ',"usage":null}\n\n' if wanted.include_usage else "}\n\n"
+        self._generation = generation
+        self._shows_usage = wanted.continuous_usage
+        self._shows_timings = bool(wanted.timings_per_token)
 
-    def chunk(self, choice: str) -> bytes:
-        """A chunk of one choice, which is given as JSON text."""
-        return f'{self._head},"choices":[{choice}]{self._tail}'.encode()
+    def chunk(self, choice: str, more: str = "") -> bytes:
+        """A chunk of one choice, which is given as JSON text; `more` are members beside the choices."""
+        tail = self._tail if not (self._shows_usage or self._shows_timings) else self._live_tail()
+        return f'{self._head},"choices":[{choice}]{more}{tail}'.encode()
+
+    def _live_tail(self) -> str:
+        members: dict[str, Any] = {}
+        if self._shows_usage:
+            members["usage"] = self._generation.usage.as_json()
+        if self._shows_timings:
+            members["timings"] = self._generation.timings_so_far()
+        return f",{dumps(members)[1:]}\n\n"
 
     def usage(self, generation: Generation) -> bytes:
         """The chunk that comes last when the client asked for usage."""
@@ -93,6 +108,15 @@ def timings_json(generation: Generation) -> dict[str, float | int | str] | None:
         "drafted_tokens": timings.drafted_tokens,
         "accepted_tokens": timings.accepted_tokens,
         "mean_accepted_length": round(timings.mean_accepted_length, 3),
+        **llama_cpp_timings(
+            timings.prompt_tokens,
+            timings.cached_tokens,
+            timings.prefill_ms,
+            timings.completion_tokens,
+            timings.decode_ms,
+        ),
+        "draft_n": timings.drafted_tokens,
+        "draft_n_accepted": timings.accepted_tokens,
     }
 
 

@@ -119,7 +119,7 @@ class _Connection:
             else:
                 wanted = GenerateRequest.parse({**body, "stream": True})
                 call, generation = await start_generate(self._socket, self._service, wanted)
-                await self._answer(name, call, generation, None, wanted.logprobs)
+                await self._answer(name, call, generation, None, wanted.wanted_logprobs)
         except WebSocketDisconnect:
             pass
         except asyncio.CancelledError:

@@ -32,7 +32,7 @@ class ChatRequest(OpenAIRequest):
             raise InvalidRequestError(
                 "continue_final_message and add_generation_prompt exclude each other.", param="continue_final_message"
             )
-        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+        if None not in (self.limit, self.max_completion_tokens) and self.limit != self.max_completion_tokens:
             raise InvalidRequestError(
                 "max_tokens and max_completion_tokens differ; give one of them.", param="max_completion_tokens"
             )
@@ -40,7 +40,7 @@ class ChatRequest(OpenAIRequest):
 
     @property
     def token_limit(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return self.limit if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def wanted_logprobs(self) -> int | None:

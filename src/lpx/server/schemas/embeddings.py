@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from lpx.engine.sampling_params import SamplingParams
 from lpx.server.schemas.fields import PROMPTS_SCHEMA, Prompts, prompts_of
@@ -21,6 +21,12 @@ class EmbeddingRequest(StrictRequest):
     normalize: bool | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+
+    def fit(self, ids: list[int], max_model_len: int) -> list[int]:
+        """The input, cut behind the tokens that `truncate_prompt_tokens` keeps; -1 keeps as many as fit."""
+        keep = self.truncate_prompt_tokens
+        return ids if keep is None else ids[: max_model_len if keep == -1 else keep]
 
     @property
     def inputs(self) -> Prompts:

@@ -36,7 +36,9 @@ BIAS_SCHEMA = WithJsonSchema(
             {
                 "type": "object",
                 "propertyNames": {"pattern": "^[0-9]{1,9}$"},
-                "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+                "additionalProperties": {
+                    "anyOf": [{"type": "number", "minimum": -100, "maximum": 100}, {"const": False}]
+                },
             },
             _NULL,
         ]
@@ -98,17 +100,24 @@ def id_list(value: Any) -> Any:
 
 
 def bias_map(value: Any) -> Any:
+    """OpenAI's object, or llama.cpp's list of pairs; `false` bans a token."""
     if value is None:
         return None
-    if not isinstance(value, dict):
-        raise fail("must be an object of token ids (as strings) and numbers")
-    result: dict[int, float] = {}
-    for key, bias in value.items():
+    if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+        if not all(type(pair[0]) is int for pair in value):
+            raise fail("has a pair that does not begin with a token id")
+        pairs = [(str(pair[0]), pair[1]) for pair in value]
+    elif isinstance(value, dict):
+        pairs = list(value.items())
+    else:
+        raise fail("must be an object of token ids (as strings) and numbers, or a list of such pairs")
+    result: dict[int, float | bool] = {}
+    for key, bias in pairs:
         shown = clip(key, 32)
         if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= _MAX_ID):
             raise fail(f"has the key {shown!r}, which is not a token id")
-        if type(bias) not in (int, float):
-            raise fail(f"has for the key {shown!r} a value that is not a number")
+        if type(bias) not in (int, float) and bias is not False:
+            raise fail(f"has for the key {shown!r} a value that is neither a number nor false")
         if int(key) in result:
             raise fail(f"names the token id {int(key)} twice")
         result[int(key)] = bias

@@ -18,6 +18,8 @@ class GenerateRequest(SamplingRequest):
     max_tokens: int | None = None
     n_predict: int | None = None  # llama.cpp's name; -1: up to the context limit
     logprobs: int | None = None
+    n_probs: int | None = None  # llama.cpp's name for logprobs; 0: none
+    add_special_tokens: bool | None = None  # whether the begin-of-sequence token comes before text; null: yes
 
     @field_validator("prompt", mode="after")
     @classmethod
@@ -30,9 +32,15 @@ class GenerateRequest(SamplingRequest):
     def _consistent(self) -> GenerateRequest:
         if self.max_tokens is not None and self.n_predict is not None:
             raise InvalidRequestError("Give either max_tokens or n_predict, not both.", param="n_predict")
+        if self.logprobs is not None and self.n_probs is not None:
+            raise InvalidRequestError("Give either logprobs or n_probs, not both.", param="n_probs")
         if self.prompt_logprobs is not None and self.stream:
             raise InvalidRequestError("prompt_logprobs cannot be streamed; leave out stream.", param="prompt_logprobs")
         return self
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return self.logprobs if self.n_probs is None else self.n_probs or None
 
     @property
     def token_limit(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -56,6 +57,7 @@ class StrictRequest(BaseModel):
 
 class StreamOptions(StrictRequest):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # usage so far in every chunk
 
 
 class SamplingRequest(StrictRequest):
@@ -72,11 +74,10 @@ class SamplingRequest(StrictRequest):
     repeat_penalty: float | None = None  # llama.cpp's name
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: Annotated[dict[int, float] | None, BeforeValidator(bias_map), BIAS_SCHEMA] = None
+    logit_bias: Annotated[dict[int, float | bool] | None, BeforeValidator(bias_map), BIAS_SCHEMA] = None
     min_tokens: int | None = None
     stop: Annotated[list[str] | None, BeforeValidator(stop_list), STOPS_SCHEMA] = None
     stop_token_ids: Annotated[list[int] | None, BeforeValidator(id_list), IDS_SCHEMA] = None
-    include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
@@ -84,6 +85,12 @@ class SamplingRequest(StrictRequest):
     priority: int | None = None
     max_latency_ms: float | None = None
     speculative: str | None = None
+    repeat_last_n: int | None = None
+    truncate_prompt_tokens: int | None = None  # keep so many of the last tokens; -1: as many as fit
+    cache_prompt: bool | None = None
+    t_max_predict_ms: float | None = None  # llama.cpp's; -1: off
+    timings_per_token: bool | None = None
+    include_stop_str_in_output: bool | None = None
 
     @model_validator(mode="after")
     def _one_spelling(self) -> SamplingRequest:
@@ -93,12 +100,34 @@ class SamplingRequest(StrictRequest):
             )
         return self
 
+    @model_validator(mode="after")
+    def _llama_cpp_values(self) -> SamplingRequest:
+        if self.truncate_prompt_tokens is not None and (
+            self.truncate_prompt_tokens < -1 or self.truncate_prompt_tokens == 0
+        ):
+            raise InvalidRequestError(
+                "truncate_prompt_tokens must be at least 1, or -1 for as many as fit.", param="truncate_prompt_tokens"
+            )
+        return self
+
+    def fit(self, ids: list[int], max_model_len: int, max_tokens: int | None) -> list[int]:
+        """The prompt, cut at its beginning if `truncate_prompt_tokens` says so."""
+        keep = self.truncate_prompt_tokens
+        if keep is None:
+            return ids
+        if keep == -1:
+            keep = max(max_model_len - max(max_tokens or 1, 1), 1)
+        return ids[-keep:]
+
     @property
     def streams(self) -> bool:
         return bool(self.stream)
 
     def sampling_params(self, *, max_tokens: int | None, **others: int | None) -> SamplingParams:
         """The engine's parameters. Raises `InvalidRequestError` whose `param` is spelled as the client spelled it."""
+        given_bias = self.logit_bias or {}
+        biases = {key: bias for key, bias in given_bias.items() if bias is not False}
+        banned = [key for key, bias in given_bias.items() if bias is False]
         values = {
             "temperature": self.temperature,
             "top_p": self.top_p,
@@ -107,7 +136,10 @@ class SamplingRequest(StrictRequest):
             "repetition_penalty": self.repetition_penalty if self.repeat_penalty is None else self.repeat_penalty,
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
-            "logit_bias": self.logit_bias,
+            "logit_bias": biases,
+            "banned_token_ids": banned or None,
+            "repeat_last_n": self.repeat_last_n,
+            "max_decode_ms": None if self.t_max_predict_ms == -1 else self.t_max_predict_ms,
             "min_tokens": self.min_tokens,
             "stop": self.stop,
             "stop_token_ids": self.stop_token_ids,
@@ -117,7 +149,8 @@ class SamplingRequest(StrictRequest):
             "prompt_logprobs": self.prompt_logprobs,
             "speculative": self.speculative,
             "seed": self.seed,
-            "cache_salt": self.cache_salt,
+            # Without the prefix cache: a salt that nobody else has.
+            "cache_salt": secrets.token_hex(16) if self.cache_prompt is False else self.cache_salt,
             "priority": self.priority,
             "max_latency_ms": self.max_latency_ms,
             **others,
@@ -134,8 +167,29 @@ class SamplingRequest(StrictRequest):
 
 class OpenAIRequest(SamplingRequest):
     max_tokens: int | None = None
+    n_predict: int | None = None  # llama.cpp's name; -1: up to the context limit
     stream_options: StreamOptions | None = None
     n: int | None = None
+    n_cmpl: int | None = None  # llama.cpp's name
+    return_token_ids: bool | None = None
+
+    @model_validator(mode="after")
+    def _one_name(self) -> OpenAIRequest:
+        for ours, theirs in (("max_tokens", "n_predict"), ("n", "n_cmpl")):
+            if getattr(self, ours) is not None and getattr(self, theirs) is not None:
+                raise InvalidRequestError(f"Give either {ours} or {theirs}, not both.", param=theirs)
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """`max_tokens` under either name."""
+        if self.n_predict is None:
+            return self.max_tokens
+        return None if self.n_predict == -1 else self.n_predict
+
+    @property
+    def continuous_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
     @model_validator(mode="after")
     def _usage_needs_stream(self) -> OpenAIRequest:
@@ -151,4 +205,5 @@ class OpenAIRequest(SamplingRequest):
 
     @property
     def choices(self) -> int:
-        return 1 if self.n is None else self.n
+        n = self.n if self.n_cmpl is None else self.n_cmpl
+        return 1 if n is None else n
