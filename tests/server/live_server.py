@@ -51,7 +51,9 @@ class LiveServer:
         config = uvicorn.Config(
             self.app,
             http=bounded_protocol(self.app.state.service.settings),
-            ws="none",
+            ws="websockets-sansio",
+            ws_max_size=self.app.state.service.settings.max_body_bytes,
+            ws_per_message_deflate=False,
             log_config=None,
             access_log=False,
             lifespan="on",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from lpx.engine.deadlines import Deadlines
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.drafting.speculation import Speculation
+from lpx.engine.embedding import rows_to_pool
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.logprobs import describe_logprobs
 from lpx.engine.outputs import EngineInfo, EngineStats, FinishReason, RequestDelta, TokenLogprobDict, make_timings
@@ -31,6 +32,7 @@ from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch,
 
 if TYPE_CHECKING:
     from lpx.model.chat_template import ChatTemplate
+    from lpx.model.pooling import Pooling
     from lpx.model.tokenizer import Tokenizer
     from lpx.options import EngineOptions
 
@@ -57,6 +59,7 @@ class Engine(RequestIntake):
         chat_template: ChatTemplate | None = None,
         model_name: str = "model",
         architecture: str = "",
+        pooling: Pooling | None = None,
         dtype: str = "auto",
         vocab_size: int | None = None,
         eos_token_ids: frozenset[int] = frozenset(),
@@ -79,6 +82,8 @@ class Engine(RequestIntake):
             eos_token_ids=frozenset(eos_token_ids | tokenizer.eos_ids),
             max_model_len=min(max_model_len, facts.num_blocks * facts.block_size),
             seed=seed,
+            pooling=pooling,
+            hidden_size=facts.hidden_size,
         )
         self.executor = executor
         self.max_waiting = max_waiting
@@ -318,9 +323,19 @@ class Engine(RequestIntake):
         row.start_position = start
         row.block_table = sequence.block_table
         row.sample_rows = 1 if end == len(sequence.tokens) and sequence.wants_tokens else 0
-        row.banned_ids = tuple(sequence.stop_ids) if len(sequence.output_ids) < request.params.min_tokens else ()
+        params = request.params
+        row.banned_ids = params.banned_token_ids or ()
+        if len(sequence.output_ids) < params.min_tokens:
+            row.banned_ids = (*sequence.stop_ids, *row.banned_ids)
+        if params.windowed:
+            row.output_ids = sequence.output_ids[-params.repeat_last_n :]
+            more = params.repeat_last_n - len(row.output_ids)
+            row.prompt_ids = request.prompt_ids[-more:] if more else ()
         if request.prompt_logprobs is not None:
             self._fill_score_targets(sequence, start, end)
+        if request.pooling is not None:
+            row.pool_rows = rows_to_pool(request.pooling, start, end, sequence.prompt_length)
+            row.pool_sum = None if start == 0 else request.pool_sum  # 0: at the beginning, or preempted
         return row
 
     def _draft(self, plan: list[tuple[Sequence, int]]) -> list[list[int]] | None:
@@ -369,7 +384,9 @@ class Engine(RequestIntake):
             row = sequence.row
             if more < 1:
                 return 0
-            if count != 1 or not row.sample_rows or row.banned_ids or row.prompt_ids or row.score_targets:
+            if count != 1 or not row.sample_rows or row.banned_ids or row.score_targets:
+                return 0
+            if row.sampling is None or row.sampling.needs_history:
                 return 0
             if row.logprobs is not None or not sequence.output_ids:  # a first token is not kept waiting
                 return 0
@@ -397,12 +414,15 @@ class Engine(RequestIntake):
         row = sequence.row
         if row.score_targets and output.scores is not None:
             self._accept_scores(request, output.scores)
+        if row.pool_rows is not None:
+            request.pool_sum = output.pool_sum
         if not row.sample_rows:
             if sequence.wants_tokens or sequence.pending:
                 return None
-            return self._make_delta(sequence, "", [], None, "length", None, now)
+            return self._make_delta(sequence, "", [], None, "length" if request.pooling is None else "stop", None, now)
         if not sequence.first_token_ns:
             sequence.first_token_ns = now
+            self._limit_decoding(request, now)
         sequence.last_token_ns = now
         params = request.params
         output_ids = sequence.output_ids
@@ -475,6 +495,7 @@ class Engine(RequestIntake):
             delta.prompt_logprobs = request.prompt_logprobs
         if finish_reason is not None:
             self.scheduler.finish(sequence, sound=finish_reason != "error")
+            delta.pooled = request.pool_sum
             delta.timings = make_timings(
                 request.arrival_ns,
                 request.first_scheduled_ns,
@@ -494,6 +515,14 @@ class Engine(RequestIntake):
                 del self._requests[request.request_id]
                 self._deadlines.remove(request)
         return delta
+
+    def _limit_decoding(self, request: Request, now: int) -> None:
+        """The first token is there: from here on `max_decode_ms` counts."""
+        if request.params.max_decode_ms is None:
+            return
+        self._deadlines.remove(request)
+        request.deadline_ns = min(request.deadline_ns, now + int(request.params.max_decode_ms * 1e6))
+        self._deadlines.add(request)
 
     def _end_overdue(self) -> list[RequestDelta]:
         overdue = self._deadlines.overdue(monotonic_ns())

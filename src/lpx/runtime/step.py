@@ -10,6 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(slots=True)
 class SamplerSettings:
@@ -56,6 +59,10 @@ class SequenceInput:
     score_targets: Sequence[int] = ()  # prompt scoring: per row the id to score, -1 for none; empty: no scoring
     score_logprobs: int = 0  # how many likeliest ids accompany each scored row
     stop_ids: Collection[int] = ()  # sampling one of these ends the steps that follow
+    # Rows [begin, end) whose final hidden states (after the last norm) are added to `pool_sum`, in their order: so the
+    # bits of the sum do not depend on how a prompt was cut into steps. None: nothing is pooled.
+    pool_rows: tuple[int, int] | None = None
+    pool_sum: NDArray[np.float64] | None = None  # [hidden size] of the rows before; None: zeros
 
 
 @dataclass(slots=True)
@@ -90,6 +97,7 @@ class SequenceOutput:
     logprobs: list[TokenLogprobs] | None  # length sample_rows when asked for
     scores: list[TokenLogprobs | None] | None  # length len(score_targets) when asked for
     error: str | None = None  # what went wrong in these rows alone (NaN logits); the other sequences are unaffected
+    pool_sum: NDArray[np.float64] | None = None  # [hidden size] with this step's rows, when asked for
 
 
 @dataclass(slots=True)
@@ -112,6 +120,7 @@ class ExecutorInfo:
     kv_bytes: int
     work_bytes: int
     bytes_per_token: int  # weight bytes read by a decode step of one row
+    hidden_size: int = 0  # numbers of a hidden state
 
 
 class Executor(Protocol):

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lpx.server.caller import ANYBODY, Caller, set_caller
 from lpx.server.credentials import WEBSOCKET_PROTOCOL, header, is_same_origin, key_of
-from lpx.server.errors import HttpError, exception_response
+from lpx.server.errors import HttpError, response_for_path
 from lpx.server.limits import host_allowed
 from lpx.server.login_page import login_page
 from lpx.server.rate_limits import LimitReached, begin_requests
@@ -100,7 +100,7 @@ class AccessGuard:
         try:
             await self._app(scope, receive, sending)
         except Exception as exc:
-            response = exception_response(exc)
+            response = response_for_path(exc, scope["path"])
             if not status:
                 await response(scope, receive, sending)
         finally:
@@ -167,7 +167,7 @@ def _add_security_headers(start: Message) -> None:
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: HttpError) -> None:
-    response = exception_response(refusal)
+    response = response_for_path(refusal, scope["path"])
     start: Message = {
         "type": "http.response.start",
         "status": response.status_code,

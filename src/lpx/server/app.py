@@ -18,9 +18,23 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from lpx.errors import LpxError, QueueFullError
-from lpx.server import generate, health, login, metrics, openai_chat, openai_completions, openai_models
+from lpx.server import (
+    anthropic_messages,
+    embeddings,
+    generate,
+    health,
+    login,
+    metrics,
+    openai_chat,
+    openai_completions,
+    openai_models,
+    openai_responses,
+    openapi,
+    tokenize,
+    websocket,
+)
 from lpx.server.access import AccessGuard, HostCheck
-from lpx.server.errors import HttpError, error_response, exception_response
+from lpx.server.errors import HttpError, error_response, response_for_path
 from lpx.server.rate_limits import LimitReached
 from lpx.server.service import EngineLoader, Service, service_of
 from lpx.server.settings import ServerSettings
@@ -33,15 +47,29 @@ ROUTES: dict[str, Literal["public", "inference"]] = {
     "/health": "public",
     "/login": "public",
     "/logout": "inference",
+    "/health/live": "public",
+    "/health/ready": "public",
+    "/version": "inference",
+    "/openapi.json": "inference",
     "/metrics": "inference",
     "/generate": "inference",
     "/v1/completions": "inference",
     "/v1/chat/completions": "inference",
+    "/v1/stream": "inference",
+    "/v1/responses": "inference",
+    "/v1/messages": "inference",
+    "/v1/messages/count_tokens": "inference",
+    "/v1/embeddings": "inference",
+    "/tokenize": "inference",
+    "/detokenize": "inference",
     "/v1/models": "inference",
     "/v1/models/{name:path}": "inference",
 }
 _ENDPOINTS = (
-    "GET /health, GET /metrics, GET /v1/models, POST /generate, POST /v1/completions, POST /v1/chat/completions"
+    "GET /health, GET /health/live, GET /health/ready, GET /version, GET /metrics, GET /openapi.json, GET /v1/models, "
+    "POST /generate, POST /v1/completions, POST /v1/chat/completions, POST /v1/responses, POST /v1/messages, "
+    "POST /v1/messages/count_tokens, POST /v1/embeddings, POST /tokenize, POST /detokenize, "
+    "WebSocket /v1/stream"
 )
 
 
@@ -68,7 +96,21 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
         title="LPX", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
     app.state.service = service
-    for module in (health, login, metrics, generate, openai_completions, openai_chat, openai_models):
+    for module in (
+        health,
+        login,
+        metrics,
+        generate,
+        openai_completions,
+        openai_chat,
+        openai_responses,
+        anthropic_messages,
+        embeddings,
+        tokenize,
+        openai_models,
+        openapi,
+        websocket,
+    ):
         app.include_router(module.router)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(HttpError, _refusal)
@@ -93,7 +135,7 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
 async def _refusal(request: Request, exc: Exception) -> Response:
     if isinstance(exc, LimitReached | QueueFullError):
         service_of(request).count_refusal(exc.reason if isinstance(exc, LimitReached) else "queue")
-    return exception_response(exc)
+    return response_for_path(exc, request.url.path)
 
 
 async def _disconnect(request: Request, exc: Exception) -> Response:

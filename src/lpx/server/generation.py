@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -18,6 +18,9 @@ from lpx.server.rate_limits import Ticket
 from lpx.server.text_log import Transcript
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from lpx.engine.async_engine import AsyncEngine, RequestStream
 
 
@@ -36,6 +39,7 @@ class Choice:
     logprobs: list[TokenLogprobDict] | None
     finish_reason: str
     stop_reason: int | str | None
+    pooled: NDArray[np.float64] | None = None  # of an embedding: the sum of hidden states
 
 
 @dataclass(slots=True)
@@ -73,6 +77,7 @@ class Generation:
     finish_reasons: list[str] = field(default_factory=list)
     _pumps: list[asyncio.Task[None]] = field(default_factory=list)
     _start: float = field(default_factory=monotonic)
+    _first_token: float | None = None  # when the first of any choice came
     _last_token: dict[tuple[int, int], float] = field(default_factory=dict)  # by prompt and choice
 
     @classmethod
@@ -89,18 +94,41 @@ class Generation:
         Raises what `Caller.admit` and `AsyncEngine.submit` raise.
         """
         params, ticket, transcript = _admit(engine, prompts, params, request_id)
-        streams: list[RequestStream] = []
-        try:
-            for index, prompt in enumerate(prompts):
-                name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
-                streams.append(engine.submit(prompt, params, request_id=name))
-        except BaseException:
-            for stream in streams:
-                stream.abort()
-            ticket.settle(0)
-            raise
+        streams = _submit_all(engine.submit, prompts, params, request_id, ticket)
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
         return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies, ticket, transcript)
+
+    @classmethod
+    def start_embeddings(
+        cls,
+        engine: AsyncEngine,
+        prompts: Sequence[list[int]],
+        params: SamplingParams,
+        request_id: str,
+        latencies: Latencies,
+    ) -> Generation:
+        """As `start`, for prompts to embed: each has one choice, whose `pooled` is the sum of hidden states."""
+        params, ticket, transcript = _admit(engine, prompts, params, request_id)
+        streams = _submit_all(engine.submit_embedding, prompts, params, request_id, ticket)
+        usage = Usage(prompt_tokens=sum(map(len, prompts)))
+        return cls(engine, streams, 1, usage, [None] * len(prompts), latencies, ticket, transcript)
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """Of the first prompt."""
+        return self.streams[0].prompt_token_ids
+
+    def timings_so_far(self) -> dict[str, float | int]:
+        """llama.cpp's object, as this process sees it while the request runs."""
+        now = monotonic()
+        first = self._first_token if self._first_token is not None else now
+        return llama_cpp_timings(
+            self.usage.prompt_tokens,
+            self.usage.cached_tokens,
+            1e3 * (first - self._start),
+            self.usage.completion_tokens,
+            1e3 * (now - first),
+        )
 
     async def __aenter__(self) -> Generation:
         return self
@@ -149,6 +177,7 @@ class Generation:
         if count := len(delta.token_ids):
             last = self._last_token.get(choice)
             if last is None:
+                self._first_token = self._first_token or now
                 self.latencies.time_to_first_token.observe(now - self._start)
             else:
                 self.latencies.inter_token.observe((now - last) / count, count)
@@ -201,6 +230,7 @@ class Generation:
                     logprobs=logprobs if any(delta.logprobs is not None for delta in group) else None,
                     finish_reason=group[-1].finish_reason or "stop",
                     stop_reason=group[-1].stop_reason,
+                    pooled=group[-1].pooled,
                 )
             )
         return choices
@@ -219,3 +249,42 @@ def _admit(
         return engine.tokenizer.decode(ids, skip_special=False)
 
     return params, ticket, Transcript(caller.text_log, caller.name, request_id, engine.info.model, prompts, decode)
+
+
+def llama_cpp_timings(
+    prompt_tokens: int, cached_tokens: int, prompt_ms: float, completion_tokens: int, decode_ms: float
+) -> dict[str, float | int]:
+    """Where the time went, as llama.cpp's clients know it: `predicted` begins behind the first token."""
+    computed, predicted = prompt_tokens - cached_tokens, max(completion_tokens - 1, 0)
+    return {
+        "cache_n": cached_tokens,
+        "prompt_n": computed,
+        "prompt_ms": round(prompt_ms, 3),
+        "prompt_per_token_ms": round(prompt_ms / computed, 4) if computed else 0.0,
+        "prompt_per_second": round(1e3 * computed / prompt_ms, 2) if prompt_ms else 0.0,
+        "predicted_n": completion_tokens,
+        "predicted_ms": round(decode_ms, 3),
+        "predicted_per_token_ms": round(decode_ms / predicted, 4) if predicted else 0.0,
+        "predicted_per_second": round(1e3 * predicted / decode_ms, 2) if decode_ms else 0.0,
+    }
+
+
+def _submit_all(
+    submit: Callable[..., RequestStream],
+    prompts: Sequence[list[int]],
+    params: SamplingParams,
+    request_id: str,
+    ticket: Ticket,
+) -> list[RequestStream]:
+    """Every prompt or none: when one is refused, those before it are taken back."""
+    streams: list[RequestStream] = []
+    try:
+        for index, prompt in enumerate(prompts):
+            name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
+            streams.append(submit(prompt, params, request_id=name))
+    except BaseException:
+        for stream in streams:
+            stream.abort()
+        ticket.settle(0)
+        raise
+    return streams

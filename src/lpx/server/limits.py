@@ -66,9 +66,11 @@ async def read_request(request: Request, settings: ServerSettings, parse: Callab
     check_content_type(request)
     body = await read_body(request, settings)
 
-    def work() -> _R:
-        return parse(parse_json_object(body, settings.max_json_depth))
+    return await off_loop(body, lambda: parse(parse_json_object(body, settings.max_json_depth)))
 
+
+async def off_loop(body: bytes, work: Callable[[], _R]) -> _R:
+    """`work` on a body: in a thread when it is so large that others would wait for it."""
     return await asyncio.to_thread(work) if len(body) > _OFF_LOOP_BYTES else work()
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from lpx.engine.outputs import RequestDelta
-from lpx.errors import ContextLengthError
+from lpx.server.chat_turn import start_turn
 from lpx.server.generation import Choice, Generation
 from lpx.server.limits import read_request
 from lpx.server.openai_logprobs import chat_logprobs, prompt_logprobs_json
@@ -24,24 +24,12 @@ router = APIRouter()
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
     service = service_of(request)
-    engine = service.engine
+    service.check_ready()
     wanted = await read_request(request, service.settings, ChatRequest.parse)
-    service.check_model(wanted.model)
-    params = wanted.sampling_params(max_tokens=wanted.token_limit, n=wanted.choices, logprobs=wanted.wanted_logprobs)
-    continued = bool(wanted.continue_final_message)
-    prompt = await engine.encode_chat(
-        wanted.messages,
-        add_generation_prompt=not continued if wanted.add_generation_prompt is None else wanted.add_generation_prompt,
-        continue_final_message=continued,
-        chat_template_kwargs=wanted.chat_template_kwargs,
-    )
-    call = service.call(request, "chatcmpl", wanted.streams)
-    try:
-        generation = Generation.start(engine, [prompt], params, call.id, service.latencies)
-    except ContextLengthError as exc:
-        raise ContextLengthError(str(exc), param="messages") from None
+    turn = await start_turn(request, service, wanted, "chatcmpl")
+    call, generation = turn.call, turn.generation
     if wanted.streams:
-        writer = ChunkWriter(call, "chat.completion.chunk", include_usage=wanted.include_usage)
+        writer = ChunkWriter(call, "chat.completion.chunk", wanted, generation)
         return EventStream(call, generation, _events(wanted, generation, writer))
     return await answer_json(request, call, generation, lambda choices: _body(wanted, call, generation, choices))
 
@@ -56,6 +44,8 @@ def _body(wanted: ChatRequest, call: Call, generation: Generation, choices: list
         "usage": generation.usage.as_json(),
         "timings": timings_json(generation),
     }
+    if wanted.return_token_ids:
+        body["prompt_token_ids"] = generation.prompt_token_ids
     if wanted.prompt_logprobs is not None:
         body["prompt_logprobs"] = prompt_logprobs_json(generation.prompt_logprobs[0])
     return body
@@ -66,25 +56,28 @@ def _choice(wanted: ChatRequest, choice: Choice) -> dict[str, Any]:
     if choice.logprobs is not None:
         content = chat_logprobs(choice.token_ids, choice.logprobs, wanted.top_logprobs or 0)
         logprobs = {"content": content, "refusal": None}
-    return {
+    shaped = {
         "index": choice.index,
         "message": {"role": "assistant", "content": choice.text, "refusal": None},
         "logprobs": logprobs,
         "finish_reason": choice.finish_reason,
         "stop_reason": choice.stop_reason,
     }
+    return {**shaped, "token_ids": choice.token_ids} if wanted.return_token_ids else shaped
 
 
 async def _events(wanted: ChatRequest, generation: Generation, writer: ChunkWriter) -> AsyncGenerator[bytes, None]:
-    yield b"".join(writer.chunk(_role_choice(index)) for index in range(wanted.choices))
+    prompt = f',"prompt_token_ids":{dumps(generation.prompt_token_ids)}' if wanted.return_token_ids else ""
+    yield b"".join(writer.chunk(_role_choice(index), prompt) for index in range(wanted.choices))
     async for _, delta in generation.deltas():
         logprobs = "null"
         if delta.logprobs:
             content = chat_logprobs(delta.token_ids, delta.logprobs, wanted.top_logprobs or 0)
             logprobs = dumps({"content": content, "refusal": None})
-        elif not delta.text and delta.finish_reason is None:
+        elif not delta.text and delta.finish_reason is None and not (wanted.return_token_ids and delta.token_ids):
             continue
-        yield writer.chunk(_chunk_choice(delta, logprobs))
+        ids = f'"token_ids":{dumps(delta.token_ids)},' if wanted.return_token_ids else ""
+        yield writer.chunk(_chunk_choice(delta, logprobs, ids))
     if wanted.include_usage:
         yield writer.usage(generation)
 
@@ -93,9 +86,9 @@ def _role_choice(index: int) -> str:
     return f'{{"index":{index},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}'
 
 
-def _chunk_choice(delta: RequestDelta, logprobs: str) -> str:
+def _chunk_choice(delta: RequestDelta, logprobs: str, ids: str = "") -> str:
     content = f'{{"content":{json_string(delta.text)}}}' if delta.text else "{}"
     end = '"finish_reason":null'
     if delta.finish_reason is not None:
         end = f'"finish_reason":"{delta.finish_reason}","stop_reason":{dumps(delta.stop_reason)}'
-    return f'{{"index":{delta.index},"delta":{content},"logprobs":{logprobs},{end}}}'
+    return f'{{"index":{delta.index},"delta":{content},{ids}"logprobs":{logprobs},{end}}}'

@@ -119,7 +119,9 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
     config = uvicorn.Config(
         app,
         http=bounded_protocol(settings),
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
+        ws_per_message_deflate=False,  # small messages: costs more than it saves
         lifespan="on",
         log_config=None,
         access_log=access_log,
@@ -170,9 +172,10 @@ def _loader(options: EngineOptions) -> Any:
             nonlocal last
             progress(done, total)
             percent = 100 * done // total if total else 0
-            if percent >= last + 25 and percent < 100:
+            if percent >= last + 10 and percent < 100:
                 last = percent
-                logger.info("loading %s: %d %%", Path(options.model).name, percent)
+                name = Path(options.model).name
+                logger.info("loading %s: %d %% (%.0f of %.0f MB)", name, percent, done / 1e6, total / 1e6)
 
         engine = AsyncEngine.start(Engine.load(options, note))
         logger.info("loaded %s in %.2f s", engine.info.model, time.perf_counter() - begin)
@@ -195,7 +198,8 @@ async def _watch_loading(server: QuietServer, service: Service, app: Any, listen
     elif service.state == "ok":
         info = service.engine.info
         logger.info(
-            "ready on %s: model %s, %s on %s (%s, %d threads), context %d, KV cache %d blocks of %d (%s)",
+            "ready on %s: model %s, %s on %s (%s, %d threads), context %d, KV cache %d blocks of %d (%s); "
+            "the warm-up token took %.1f ms",
             shown,
             info.model,
             info.quantization,
@@ -206,6 +210,7 @@ async def _watch_loading(server: QuietServer, service: Service, app: Any, listen
             info.num_blocks,
             info.block_size,
             info.kv_cache_dtype,
+            service.warm_up_ms,
         )
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from lpx.errors import ConfigError
 from lpx.server.api_keys import KeyRing
@@ -47,7 +47,9 @@ class Service:
         self.refusals: Counter[str] = Counter(dict.fromkeys(_REFUSAL_REASONS, 0))  # requests that were turned away
         self.started_at = int(time.time())
         self.latencies = Latencies()
-        self.progress = 0.0  # of loading, 0 to 1
+        self.loaded_bytes = 0  # of the model's file, so far
+        self.total_bytes = 0
+        self.warm_up_ms = 0.0  # what the warm-up token took
         self.load_error: Exception | None = None
         self.active: set[str] = set()  # ids of the generating calls that are being answered
         self._engine: AsyncEngine | None = None
@@ -85,7 +87,12 @@ class Service:
             self.load_error = exc
 
     def _note_progress(self, done: int, total: int) -> None:
-        self.progress = done / total if total else 0.0
+        self.loaded_bytes, self.total_bytes = done, total
+
+    @property
+    def progress(self) -> float:
+        """Of loading, 0 to 1."""
+        return self.loaded_bytes / self.total_bytes if self.total_bytes else 0.0
 
     async def use(self, engine: AsyncEngine) -> None:
         """Serve with `engine`, after one token that touches every weight and starts the threads."""
@@ -94,9 +101,9 @@ class Service:
         self._engine = engine
         self._state = "warming up"
         params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-        async for _ in engine.submit([0], params, request_id="warm-up"):
-            pass
-        self.progress = 1.0
+        async for delta in engine.submit([0], params, request_id="warm-up"):
+            if delta.timings is not None:
+                self.warm_up_ms = delta.timings.ttft_ms
         self._state = "ok"
 
     def stop_accepting(self) -> None:
@@ -163,6 +170,10 @@ class Service:
             headers={"retry-after": "1"},
         )
 
+    def check_ready(self) -> None:
+        """Raise `HttpError` 503 unless there is an engine to use."""
+        self.engine  # noqa: B018
+
     @property
     def model_name(self) -> str:
         return self.engine.info.model
@@ -177,7 +188,7 @@ class Service:
                 code="model_not_found",
             )
 
-    def call(self, request: Request, prefix: str, streamed: bool) -> Call:
+    def call(self, request: HTTPConnection, prefix: str, streamed: bool) -> Call:
         given = safe_request_id(request.headers.get("x-request-id"))
         call = Call(
             endpoint=request.url.path,
