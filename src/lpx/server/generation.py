@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lpx.engine.async_engine import AsyncEngine, RequestStream
+    from lpx.engine.structured.compiler import CompiledGrammar
 
 
 class RequestAborted(EngineStoppedError):
@@ -83,9 +85,10 @@ class Generation:
         params: SamplingParams,
         request_id: str,
         latencies: Latencies,
+        grammar: CompiledGrammar | None = None,
     ) -> Generation:
         """Submit every prompt or none. Raises what `AsyncEngine.submit` raises."""
-        streams = _submit_all(engine.submit, prompts, params, request_id)
+        streams = _submit_all(partial(engine.submit, grammar=grammar), prompts, params, request_id)
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
         return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies)
 
