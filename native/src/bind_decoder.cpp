@@ -31,6 +31,7 @@ namespace {
 template <class T>
 using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Sums = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using MaskRows = nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
@@ -42,18 +43,21 @@ SamplingInput sampling_input(const Array<int32_t>& sampling, const Array<int32_t
                              const Array<int64_t>& positions, const Array<int32_t>& targets, const Array<int32_t>& top,
                              const Array<float>& numbers, const Array<int32_t>& top_k, const Array<uint64_t>& seeds,
                              const Array<int32_t>& ids, const Array<int32_t>& ids_begin,
-                             const Array<float>& bias_values) {
+                             const Array<float>& bias_values, const Array<int32_t>& mask, const MaskRows& masks) {
     return {.sampling = span_of(sampling),
             .drafted = span_of(drafted),
             .positions = span_of(positions),
             .targets = span_of(targets),
             .top = span_of(top),
+            .mask = span_of(mask),
             .numbers = span_of(numbers),
             .top_k = span_of(top_k),
             .seeds = span_of(seeds),
             .ids = span_of(ids),
             .ids_begin = span_of(ids_begin),
-            .bias_values = span_of(bias_values)};
+            .bias_values = span_of(bias_values),
+            .masks = {masks.data(), masks.size()},
+            .mask_words = static_cast<int64_t>(masks.shape(1))};
 }
 
 template <class T>
@@ -132,9 +136,9 @@ struct BoundDecoder {
                    Array<int32_t> block_ids, Array<int32_t> table_begin, Array<int32_t> logit_rows,
                    Array<int32_t> sampling, Array<int32_t> drafted, Array<int64_t> positions, Array<int32_t> targets,
                    Array<int32_t> top, Array<float> numbers, Array<int32_t> top_k, Array<uint64_t> seeds,
-                   Array<int32_t> ids, Array<int32_t> ids_begin, Array<float> bias_values, int more_steps,
-                   Array<int32_t> stop_ids, Array<int32_t> stop_begin, Array<int32_t> pool_begin,
-                   Array<int32_t> pool_end, Sums pool_sums) {
+                   Array<int32_t> ids, Array<int32_t> ids_begin, Array<float> bias_values, Array<int32_t> mask,
+                   MaskRows masks, int more_steps, Array<int32_t> stop_ids, Array<int32_t> stop_begin,
+                   Array<int32_t> pool_begin, Array<int32_t> pool_end, Sums pool_sums) {
         if (pool_sums.shape(0) != pool_begin.size() ||
             (pool_begin.size() > 0 && pool_sums.shape(1) != static_cast<size_t>(decoder.config().hidden_size)))
             throw std::invalid_argument("pool sums do not have one row of the hidden size per pool");
@@ -143,7 +147,7 @@ struct BoundDecoder {
         step.pool_end = span_of(pool_end);
         step.pool_sums = pool_sums.data();
         const SamplingInput input = sampling_input(sampling, drafted, positions, targets, top, numbers, top_k, seeds,
-                                                   ids, ids_begin, bias_values);
+                                                   ids, ids_begin, bias_values, mask, masks);
         check(input, std::ssize(step.logit_rows), decoder.config().vocab_size);
         const FollowingSteps following{
             .count = more_steps, .stop_ids = span_of(stop_ids), .stop_begin = span_of(stop_begin)};
@@ -204,9 +208,9 @@ struct BoundDecoder {
 nb::tuple sample_rows(FloatRows logits, const std::string& isa, Array<int32_t> sampling, Array<int32_t> drafted,
                       Array<int64_t> positions, Array<int32_t> targets, Array<int32_t> top, Array<float> numbers,
                       Array<int32_t> top_k, Array<uint64_t> seeds, Array<int32_t> ids, Array<int32_t> ids_begin,
-                      Array<float> bias_values) {
-    const SamplingInput input =
-        sampling_input(sampling, drafted, positions, targets, top, numbers, top_k, seeds, ids, ids_begin, bias_values);
+                      Array<float> bias_values, Array<int32_t> mask, MaskRows masks) {
+    const SamplingInput input = sampling_input(sampling, drafted, positions, targets, top, numbers, top_k, seeds, ids,
+                                               ids_begin, bias_values, mask, masks);
     const auto rows = static_cast<int64_t>(logits.shape(0)), vocab = static_cast<int64_t>(logits.shape(1));
     if (vocab < 1) throw std::invalid_argument("no logits");
     check(input, rows, vocab);
@@ -298,8 +302,8 @@ void bind_decoder(nb::module_& m) {
         .def("finish", [](BoundDecoder& d) { d.decoder.finish(); })
         .def("step", &BoundDecoder::step, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
              "table_begin"_a, "logit_rows"_a, "sampling"_a, "drafted"_a, "positions"_a, "targets"_a, "top"_a,
-             "numbers"_a, "top_k"_a, "seeds"_a, "ids"_a, "ids_begin"_a, "bias_values"_a, "more_steps"_a, "stop_ids"_a,
-             "stop_begin"_a, "pool_begin"_a, "pool_end"_a, "pool_sums"_a)
+             "numbers"_a, "top_k"_a, "seeds"_a, "ids"_a, "ids_begin"_a, "bias_values"_a, "mask"_a, "masks"_a,
+             "more_steps"_a, "stop_ids"_a, "stop_begin"_a, "pool_begin"_a, "pool_end"_a, "pool_sums"_a)
         .def("logits", &BoundDecoder::logits, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
              "table_begin"_a, "logit_rows"_a)
         .def_prop_ro("screened_rows", [](const BoundDecoder& d) { return d.decoder.screened_rows(); })
@@ -313,7 +317,7 @@ void bind_decoder(nb::module_& m) {
         .def("profile", &BoundDecoder::profile);
 
     m.def("sample_rows", &sample_rows, "logits"_a, "isa"_a, "sampling"_a, "drafted"_a, "positions"_a, "targets"_a,
-          "top"_a, "numbers"_a, "top_k"_a, "seeds"_a, "ids"_a, "ids_begin"_a, "bias_values"_a);
+          "top"_a, "numbers"_a, "top_k"_a, "seeds"_a, "ids"_a, "ids_begin"_a, "bias_values"_a, "mask"_a, "masks"_a);
     m.def("gumbel_noise", &gumbel_noise, "seed"_a, "position"_a, "token_id"_a);
 }
 

@@ -16,8 +16,9 @@ void check(const FollowingSteps& following, const StepInput& step, const Samplin
     if (step.rows() != sequences || std::ssize(step.logit_rows) != sequences)
         fail("steps can follow only where each sequence has one row and samples from it");
     for (int64_t i = 0; i < sequences; ++i)
-        if (step.logit_rows[i] != i || sampling.sampling[i] < 0 || sampling.top[i] >= 0 || has_history(sampling, i))
-            fail("steps can follow only where every row samples, without log-probabilities and penalties");
+        if (step.logit_rows[i] != i || sampling.sampling[i] < 0 || sampling.top[i] >= 0 || has_history(sampling, i) ||
+            is_masked(sampling, i))
+            fail("steps can follow only where every row samples, without log-probabilities, penalties and masks");
     if (std::ssize(step.table_begin) != sequences + 1) fail("offsets of block tables do not match the sequences");
     for (int64_t i = 0; i < sequences; ++i) {
         const int64_t end = int64_t{step.start_position[i]} + 1 + following.count;

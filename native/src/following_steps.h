@@ -18,7 +18,7 @@ struct FollowingSteps {
 };
 
 // Throws std::invalid_argument when steps are to follow one that they cannot: each sequence must have one row and
-// sample from it, without log-probabilities and without a history that grows, and its block table and the context must
+// sample from it, without log-probabilities, masks and a history that grows, and its block table and the context must
 // reach the positions of the steps.
 void check(const FollowingSteps& following, const StepInput& step, const SamplingInput& sampling,
            int64_t max_model_len);

@@ -1,6 +1,7 @@
 #include "sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -10,6 +11,9 @@ namespace lpx {
 namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
+// What a mask takes out has the lowest finite value, which is also the maximum of a block without anything: infinities
+// would make the pass over a row look for NaN.
+constexpr float kLowest = std::numeric_limits<float>::lowest();
 
 // The finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 uint64_t mix(uint64_t x) {
@@ -38,6 +42,24 @@ double gumbel(double u) {
 // What `u` must reach for gumbel(u) >= noise, a little less so that rounding cannot rule out a winner.
 double least_uniform(double noise) {
     return std::exp(-std::exp(-(noise - 1e-6))) - 1e-12;
+}
+
+bool is_allowed(std::span<const uint32_t> allowed, int32_t id) {
+    return allowed[id / 32] >> (id % 32) & 1;
+}
+
+// Whether an id is allowed that is not among `banned`, which holds no id twice.
+bool leaves_any(std::span<const uint32_t> allowed, std::span<const int32_t> banned) {
+    int64_t left = 0;
+    for (const uint32_t word : allowed) left += std::popcount(word);
+    for (const int32_t id : banned) left -= is_allowed(allowed, id);
+    return left > 0;
+}
+
+int32_t first_allowed(std::span<const uint32_t> allowed) {
+    for (size_t word = 0; word < allowed.size(); ++word)
+        if (allowed[word] != 0) return static_cast<int32_t>(word * 32) + std::countr_zero(allowed[word]);
+    return 0;
 }
 
 template <class C>
@@ -76,10 +98,12 @@ void Sampler::find_maxima() {
     finite_ = comparable && highest_ < std::numeric_limits<float>::infinity();
 }
 
-int32_t Sampler::sample(const SampleSettings& settings, int64_t position) {
-    apply_changes(settings);
+int32_t Sampler::sample(const SampleSettings& settings, int64_t position, bool last) {
+    apply_changes(settings, last);
     int32_t id = 0;
-    if (settings.temperature <= 0.0f || !finite_ || highest_ == kNothing) {
+    if (highest_ <= kLowest && !settings.allowed.empty()) {
+        id = first_allowed(settings.allowed);
+    } else if (settings.temperature <= 0.0f || !finite_ || highest_ <= kLowest) {
         id = argmax();  // a bias of +infinity, or everything banned, leaves no distribution
     } else {
         const uint64_t key = noise_key(settings.seed, position);
@@ -95,7 +119,8 @@ int32_t Sampler::sample(const SampleSettings& settings, int64_t position) {
             threshold = std::max(threshold, reached_by(settings.top_k));
             everything = false;
         }
-        if (!everything) collect(threshold);
+        // What is banned or masked cannot win: it need not be looked at.
+        if (!everything) collect(std::max(threshold, std::nextafter(kLowest, 0.0f)));
         if (has_top_k) keep_top_k(settings.top_k);
         if (settings.top_p < 1.0f) {
             keep_top_p(settings, everything);
@@ -103,11 +128,12 @@ int32_t Sampler::sample(const SampleSettings& settings, int64_t position) {
         }
         id = everything ? choose_any(settings, key) : choose_candidate(settings, key);
     }
-    restore();
+    if (!last) restore();
+    scratch_.changes_.clear();
     return id;
 }
 
-void Sampler::apply_changes(const SampleSettings& s) {
+void Sampler::apply_changes(const SampleSettings& s, bool last) {
     if (s.repetition_penalty != 1.0f || s.presence_penalty != 0.0f || s.frequency_penalty != 0.0f) {
         auto& occurrences = scratch_.occurrences_;
         auto& penalized = scratch_.penalized_;
@@ -135,8 +161,28 @@ void Sampler::apply_changes(const SampleSettings& s) {
         penalized.clear();
     }
     for (size_t i = 0; i < s.bias_ids.size(); ++i) change(s.bias_ids[i], logits_[s.bias_ids[i]] + s.bias_values[i]);
-    for (const int32_t id : s.banned_ids) change(id, kNothing);
-    if (!scratch_.changes_.empty()) find_maxima();
+    if (s.allowed.empty() || leaves_any(s.allowed, s.banned_ids))
+        for (const int32_t id : s.banned_ids) change(id, kNothing);
+    scratch_.unmasked_.clear();
+    if (!s.allowed.empty()) keep_allowed(s.allowed, last);
+    if (!scratch_.changes_.empty() || !s.allowed.empty()) find_maxima();
+}
+
+// Takes out what is not allowed. Most words of a mask are full or empty.
+void Sampler::keep_allowed(std::span<const uint32_t> allowed, bool last) {
+    if (!last) scratch_.unmasked_.assign(logits_.begin(), logits_.end());
+    const int64_t n = std::ssize(logits_);
+    for (int64_t begin = 0; begin < n; begin += 32) {
+        const uint32_t word = allowed[begin / 32];
+        if (word == ~uint32_t{0}) continue;
+        const int64_t end = std::min(n, begin + 32);
+        if (word == 0) {
+            std::fill(logits_.begin() + begin, logits_.begin() + end, kLowest);
+            continue;
+        }
+        for (int64_t i = begin; i < end; ++i)
+            if ((word >> (i - begin) & 1) == 0) logits_[i] = kLowest;
+    }
 }
 
 void Sampler::change(int32_t id, float value) {
@@ -146,7 +192,9 @@ void Sampler::change(int32_t id, float value) {
 
 void Sampler::restore() {
     auto& changes = scratch_.changes_;
-    if (changes.empty()) return;
+    auto& unmasked = scratch_.unmasked_;
+    if (changes.empty() && unmasked.empty()) return;
+    if (!unmasked.empty()) std::copy(unmasked.begin(), unmasked.end(), logits_.begin());
     for (auto c = changes.rbegin(); c != changes.rend(); ++c) logits_[c->id] = c->original;
     changes.clear();
     find_maxima();
@@ -155,7 +203,8 @@ void Sampler::restore() {
 int32_t Sampler::argmax() const {
     const auto& maxima = scratch_.maxima_;
     const auto block = std::find(maxima.begin(), maxima.end(), highest_);
-    if (block == maxima.end()) return 0;  // an infinite bias made a NaN
+    // Not found: an infinite bias made a NaN, or everything is banned.
+    if (block == maxima.end() || highest_ <= kLowest) return 0;
     const auto begin = logits_.begin() + (block - maxima.begin()) * kMaximaBlock;
     return static_cast<int32_t>(std::find(begin, logits_.end(), highest_) - logits_.begin());
 }
@@ -234,6 +283,7 @@ int32_t Sampler::choose_any(const SampleSettings& settings, uint64_t key) const 
     int32_t best_id = argmax();
     double best = gumbel(uniform(key, best_id));
     for (int64_t block = 0; block < std::ssize(scratch_.maxima_); ++block) {
+        if (scratch_.maxima_[block] <= kLowest) continue;
         const double block_highest = (static_cast<double>(scratch_.maxima_[block]) - highest_) / settings.temperature;
         const double least = least_uniform(best - block_highest);
         if (least >= 1.0) continue;
@@ -241,7 +291,7 @@ int32_t Sampler::choose_any(const SampleSettings& settings, uint64_t key) const 
         for (int64_t i = block * kMaximaBlock; i < end; ++i) {
             const auto id = static_cast<int32_t>(i);
             const double u = uniform(key, id);
-            if (u < least || logits_[i] == kNothing) continue;
+            if (u < least || logits_[i] <= kLowest) continue;
             const double value = (static_cast<double>(logits_[i]) - highest_) / settings.temperature + gumbel(u);
             if (value > best || (value == best && id < best_id)) {
                 best = value;

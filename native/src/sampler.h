@@ -25,6 +25,9 @@ struct SampleSettings {
     std::span<const int32_t> prompt_ids;  // history for penalties
     std::span<const int32_t> output_ids;
     std::span<const int32_t> drafted_ids;  // follow output_ids: rows before this one that verify drafts
+    // One bit for each id, 32 a word from the lowest on: only ids whose bit is set may come out. Empty: all may. When
+    // bans would leave none of them, the bans do not hold.
+    std::span<const uint32_t> allowed;
 };
 
 struct TokenScore {
@@ -55,9 +58,11 @@ class SamplerScratch {
     std::vector<int32_t> penalized_;    // ids with an entry in occurrences_
     std::vector<int32_t> occurrences_;  // per id: 1 + how often in the output; 0 when neither there nor in the prompt
     std::vector<Change> changes_;       // logits as they were before penalties, bias and bans, oldest first
+    std::vector<float> unmasked_;       // the whole row before what is not allowed was taken out; empty: it was not
 };
 
-// One row, for as long as it takes to sample and score it. The logits are changed while sample() runs, and restored.
+// One row, for as long as it takes to sample and score it. The logits are changed while sample() runs, and restored
+// unless nothing follows.
 class Sampler {
   public:
     Sampler(const KernelTable& kernels, std::span<float> logits, SamplerScratch& scratch);
@@ -65,8 +70,9 @@ class Sampler {
     // False when a logit is NaN or +infinity: then nothing else may be called.
     bool finite() const { return finite_; }
 
-    // The id for the token at `position`; ties go to the lowest id. Ids in `settings` must be inside the vocabulary.
-    int32_t sample(const SampleSettings& settings, int64_t position);
+    // The id for the token at `position`; ties go to the lowest id. Ids in `settings` must be inside the vocabulary,
+    // and `allowed` must have a word for all of it. With `last`, nothing else is called for this row.
+    int32_t sample(const SampleSettings& settings, int64_t position, bool last = false);
 
     // Log-softmax of the unmodified logits (float32). The lowest value is kLogprobFloor, never -infinity.
     TokenScore score(int32_t id);
@@ -79,7 +85,8 @@ class Sampler {
     using Candidate = SamplerScratch::Candidate;
 
     void find_maxima();
-    void apply_changes(const SampleSettings& settings);
+    void apply_changes(const SampleSettings& settings, bool last);
+    void keep_allowed(std::span<const uint32_t> allowed, bool last);
     void change(int32_t id, float value);
     void restore();
     int32_t argmax() const;

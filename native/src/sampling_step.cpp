@@ -53,6 +53,16 @@ void check(const SamplingInput& in, int64_t rows, int64_t vocab) {
             (in.drafted[row] > 0 && (s < 0 || in.drafted[row] > std::ssize(ids_of(in, s, kDrafted)))))
             fail("a row counts more drafted ids than there are");
     }
+    if (in.mask.empty()) return;
+    if (std::ssize(in.mask) != rows || in.mask_words != (vocab + 31) / 32 || std::ssize(in.masks) % in.mask_words != 0)
+        fail("masks do not match the rows or the vocabulary");
+    const int64_t masks = std::ssize(in.masks) / in.mask_words;
+    for (const int32_t m : in.mask)
+        if (m < -1 || m >= masks) fail("a row names a mask that does not exist");
+}
+
+bool is_masked(const SamplingInput& input, int64_t row) {
+    return !input.mask.empty() && input.mask[row] >= 0;
 }
 
 bool has_history(const SamplingInput& input, int64_t row) {
@@ -94,12 +104,15 @@ SampleSettings SamplingSink::settings_of(int64_t row) const {
             .banned_ids = ids_of(input_, s, kBanned),
             .prompt_ids = ids_of(input_, s, kPrompt),
             .output_ids = ids_of(input_, s, kOutput),
-            .drafted_ids = ids_of(input_, s, kDrafted).first(input_.drafted[row])};
+            .drafted_ids = ids_of(input_, s, kDrafted).first(input_.drafted[row]),
+            .allowed = is_masked(input_, row)
+                           ? input_.masks.subspan(input_.mask[row] * input_.mask_words, input_.mask_words)
+                           : std::span<const uint32_t>()};
 }
 
 bool SamplingSink::wants_largest_alone(int64_t row) const noexcept {
     const int32_t s = input_.sampling[row];
-    if (s < 0 || input_.top[row] >= 0) return false;
+    if (s < 0 || input_.top[row] >= 0 || is_masked(input_, row)) return false;
     const float temperature = input_.numbers[static_cast<size_t>(s) * SamplingInput::kNumbers];
     // Lists of ids change logits: bias, bans and penalties. Without history there are no penalties.
     return temperature == 0.0f &&
@@ -112,8 +125,9 @@ void SamplingSink::take(int64_t row, std::span<float> logits, int thread) noexce
         finite[row] = 0;
         return;
     }
-    if (input_.sampling[row] >= 0) sampled[row] = sampler.sample(settings_of(row), input_.positions[row]);
-    if (input_.top[row] < 0) return;
+    const bool scored = input_.top[row] >= 0;
+    if (input_.sampling[row] >= 0) sampled[row] = sampler.sample(settings_of(row), input_.positions[row], !scored);
+    if (!scored) return;
     const int32_t id = input_.targets[row] >= 0 ? input_.targets[row] : sampled[row];
     if (id >= 0) scores[row] = sampler.score(id);
     sampler.top(input_.top[row], std::span(top).subspan(row * most_top, most_top));

@@ -18,6 +18,7 @@ struct SamplingInput {
     std::span<const int64_t> positions;  // of the token to sample
     std::span<const int32_t> targets;    // id to score; -1: the sampled one, if log-probabilities are wanted
     std::span<const int32_t> top;        // how many likeliest ids to report; -1: no log-probabilities
+    std::span<const int32_t> mask;       // index of its mask; -1: every id is allowed. Empty: no row has one
 
     // Per settings:
     static constexpr int kNumbers = 6;   // temperature, top_p, min_p, repetition, presence, frequency penalty
@@ -29,12 +30,18 @@ struct SamplingInput {
     std::span<const int32_t> ids_begin;  // [settings * kIdLists + 1] into ids
     std::span<const float> bias_values;  // of the biased ids of all settings in turn
 
+    std::span<const uint32_t> masks;  // [masks][mask_words]: see SampleSettings::allowed
+    int64_t mask_words = 0;
+
     int64_t rows() const { return std::ssize(sampling); }
     int64_t settings() const { return std::ssize(seeds); }
 };
 
 // Throws std::invalid_argument for sizes that do not match, ids outside the vocabulary and numbers that make no sense.
 void check(const SamplingInput& input, int64_t rows, int64_t vocab);
+
+// Whether only some ids are allowed in a row.
+bool is_masked(const SamplingInput& input, int64_t row);
 
 // Whether a row's settings look back at ids of prompt or output.
 bool has_history(const SamplingInput& input, int64_t row);

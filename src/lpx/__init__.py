@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lpx.engine.llm import LLM
     from lpx.engine.sampling_params import SamplingParams
+    from lpx.engine.structured.params import StructuredOutputsParams
 
     __version__: str
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,6 +32,10 @@ def __getattr__(name: str) -> Any:
         from lpx.engine.sampling_params import SamplingParams
 
         return SamplingParams
+    if name == "StructuredOutputsParams":
+        from lpx.engine.structured.params import StructuredOutputsParams
+
+        return StructuredOutputsParams
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 

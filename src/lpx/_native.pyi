@@ -134,6 +134,8 @@ class Decoder:
         ids: _Int32s,
         ids_begin: _Int32s,
         bias_values: _Floats,
+        mask: _Int32s,
+        masks: NDArray[np.uint32],
         more_steps: int,
         stop_ids: _Int32s,
         stop_begin: _Int32s,
@@ -205,6 +207,8 @@ def sample_rows(
     ids: _Int32s,
     ids_begin: _Int32s,
     bias_values: _Floats,
+    mask: _Int32s,
+    masks: NDArray[np.uint32],
 ) -> _SamplingResults: ...
 def trim_heap() -> None: ...
 def read_strings(data: NDArray[np.uint8], pos: int, count: int) -> tuple[list[str], int]: ...

@@ -83,6 +83,15 @@ class ByteTokenizer:
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         return ([BOS] if self.add_bos and add_special else []) + list(text.encode())
 
+    def encode_continuation(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def split_markers(self, text: str) -> list[int | str]:
+        return [text]
+
+    def vocabulary_bytes(self) -> list[bytes]:
+        return [self.token_bytes(i) for i in range(self.vocab_size)]
+
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         return b"".join(b"" if skip_special and self.is_control(i) else self.token_bytes(i) for i in ids).decode(
             errors="replace"
@@ -102,6 +111,8 @@ class ByteTokenizer:
 
 class LineTemplate:
     """One line a message; enough of a chat template for the engine."""
+
+    source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
     def encode(self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True, **_: object) -> list[int]:
         text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
@@ -238,6 +249,12 @@ class FakeExecutor:
         state = fingerprint
         if settings.temperature > 0:
             state = mix(state, settings.seed, position)
+        allowed: list[int] | None = None
+        if sequence.masks is not None:
+            assert sequence.masks.shape == (sequence.sample_rows, 9), "a mask for each row, a bit for each id"
+            allowed = [i for i in range(259) if sequence.masks[drafted, i // 32] >> (i % 32) & 1]
+            allowed = [i for i in allowed if i not in sequence.banned_ids] or allowed
+            assert allowed, "nothing is allowed"
         for attempt in range(1000):
             token_id: int | str
             if self.choose is not None and attempt == 0:
@@ -245,6 +262,8 @@ class FakeExecutor:
             else:
                 token_id = 32 + mix(state, attempt) % 95
             token_id = ord(token_id) if isinstance(token_id, str) else token_id
+            if allowed is not None:
+                return token_id if token_id in allowed else allowed[mix(state, attempt) % len(allowed)]
             if token_id not in sequence.banned_ids and settings.logit_bias.get(token_id, 0) > -100:
                 return token_id
         raise AssertionError("every token is banned")
@@ -265,6 +284,7 @@ class FollowingExecutor(FakeExecutor):
 
     def step(self, batch: StepBatch) -> StepResult:
         result = super().step(StepBatch(batch.sequences))
+        assert not batch.more_steps or all(row.masks is None for row in batch.sequences), "a mask holds for one step"
         rows, made = batch.sequences, [list(output.sampled_ids) for output in result.sequences]
         for _ in range(batch.more_steps):
             if any(ids[-1] in row.stop_ids for row, ids in zip(rows, made, strict=True)):

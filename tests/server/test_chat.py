@@ -156,7 +156,12 @@ def test_what_the_template_is_given(start_server: StartServer) -> None:
     assert recorder.calls[-1]["continue_final_message"] is True
     both = {"messages": lone, "continue_final_message": True, "add_generation_prompt": True}
     assert server.post(PATH, both).status_code == 400
+    recorder.source = "{% if tools %}<tool_call>{% endif %}"
     calls = [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    tools = [{"type": "function", "function": {"name": "f", "description": "d"}}]
+    chat(server, HELLO, max_tokens=1, tools=tools)
+    assert recorder.calls[-1]["tools"] == tools
+    assert recorder.calls[-1]["messages"] == HELLO
     chat(server, [{"role": "assistant", "content": None, "tool_calls": calls}], max_tokens=1)
     assert recorder.calls[-1]["messages"][0]["tool_calls"] == calls
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import openai
 import pytest
+from pydantic import BaseModel
 
+from tests.engine.fake_executor import FakeExecutor
 from tests.server.live_server import LiveServer
 
 
@@ -84,9 +87,44 @@ def test_errors_arrive_as_the_clients_exceptions(client: openai.OpenAI) -> None:
         client.chat.completions.create(
             model="fake",
             messages=[{"role": "user", "content": "x"}],
-            tools=[{"type": "function", "function": {"name": "f"}}],
+            tools=[{"type": "function", "function": {"name": "f g"}}],
         )
     assert tools.value.param == "tools"
+
+
+def test_tools_through_the_client(start_server: Callable[..., LiveServer]) -> None:
+    server = start_server(FakeExecutor(num_blocks=1024, block_size=4), max_model_len=1024)
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
+
+    def ask(**options: Any) -> Any:
+        return client.chat.completions.create(
+            model="fake",
+            messages=[{"role": "user", "content": "x"}],
+            tools=[{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"const": 1}}}}}],
+            tool_choice="required",
+            parallel_tool_calls=False,
+            seed=1,
+            **options,
+        )
+
+    (choice,) = ask().choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    (call,) = choice.message.tool_calls
+    parts = [part for chunk in ask(stream=True) for part in chunk.choices[0].delta.tool_calls or ()]
+    assert (parts[0].function.name, parts[0].type) == ("f", "function") == (call.function.name, call.type)
+    assert "".join(part.function.arguments for part in parts) == call.function.arguments
+
+
+def test_a_schema_through_the_client(client: openai.OpenAI) -> None:
+    class Answer(BaseModel):
+        good: bool
+        kind: Literal["a", "b"]
+
+    completion = client.chat.completions.parse(
+        model="fake", messages=[{"role": "user", "content": "x"}], response_format=Answer, seed=2
+    )
+    assert isinstance(completion.choices[0].message.parsed, Answer)
 
 
 async def _first_chunks(url: str) -> int:

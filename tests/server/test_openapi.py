@@ -34,8 +34,8 @@ TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
-# Not described there: figures for Prometheus, the document itself, and what is no HTTP.
-LEFT_OUT = {"/metrics", "/openapi.json", "/v1/stream"}
+# Not described there: figures for Prometheus, the document itself, what is no HTTP, and what browsers sign in with.
+LEFT_OUT = {"/metrics", "/openapi.json", "/v1/stream", "/login", "/logout"}
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

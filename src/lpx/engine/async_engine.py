@@ -28,6 +28,7 @@ from lpx.engine.sequence import Request
 from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError, QueueFullError
 
 if TYPE_CHECKING:
+    from lpx.engine.structured.compiler import CompiledGrammar
     from lpx.model.pooling import Pooling
     from lpx.model.tokenizer import Tokenizer
 
@@ -183,6 +184,12 @@ class AsyncEngine:
         return self._engine.tokenizer
 
     @property
+    def chat_template_source(self) -> str | None:
+        """The text of the model's chat template; None when it has none."""
+        template = self._engine.chat_template
+        return None if template is None else template.source
+
+    @property
     def failed(self) -> BaseException | None:
         """What stopped the engine for good; None while it is sound."""
         return self._engine.failed
@@ -251,13 +258,27 @@ class AsyncEngine:
         """As `submit`, for a request whose only delta has the sum of hidden states in `pooled`."""
         return self._submit(self._engine.make_embedding_request(prompt, params, request_id))
 
-    def submit(self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None) -> RequestStream:
-        """Queue a request from a coroutine. Text is tokenized here and now: give ids, or use `generate`, for long text.
+    async def compile_grammar(self, params: SamplingParams) -> CompiledGrammar | None:
+        """See `Engine.compile_grammar`, for `submit`; runs in a worker thread, and without one where there is none."""
+        if params.structured_outputs is None:
+            return None
+        return await self._in_worker(self._engine.compile_grammar, params)
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        grammar: CompiledGrammar | None = None,
+    ) -> RequestStream:
+        """Queue a request from a coroutine. Text is tokenized here and now, and a grammar that is not given compiled:
+        give ids and `compile_grammar`'s result, or use `generate`, where these take long.
 
         Raises `InvalidRequestError` (`ContextLengthError`), `QueueFullError` (`LatencyUnreachableError`) or
         `EngineStoppedError`.
         """
-        return self._submit(self._engine.make_request(prompt, params, request_id))
+        return self._submit(self._engine.make_request(prompt, params, request_id, grammar))
 
     async def generate(
         self, prompt: Prompt, params: SamplingParams, request_id: str | None = None

@@ -31,6 +31,7 @@ from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError
 from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch, TokenLogprobs
 
 if TYPE_CHECKING:
+    from lpx.engine.structured.position import GrammarPosition
     from lpx.model.chat_template import ChatTemplate
     from lpx.model.pooling import Pooling
     from lpx.model.tokenizer import Tokenizer
@@ -84,6 +85,7 @@ class Engine(RequestIntake):
             seed=seed,
             pooling=pooling,
             hidden_size=facts.hidden_size,
+            logit_rows=vocab_size or tokenizer.vocab_size,
         )
         self.executor = executor
         self.max_waiting = max_waiting
@@ -331,6 +333,10 @@ class Engine(RequestIntake):
             row.output_ids = sequence.output_ids[-params.repeat_last_n :]
             more = params.repeat_last_n - len(row.output_ids)
             row.prompt_ids = request.prompt_ids[-more:] if more else ()
+        if sequence.grammar is not None:
+            row.masks = sequence.grammar.mask if row.sample_rows else None
+            if request.params.ignore_eos:  # which holds as long as the grammar can go on
+                row.banned_ids = tuple(self.eos_token_ids.union(row.banned_ids))
         if request.prompt_logprobs is not None:
             self._fill_score_targets(sequence, start, end)
         if request.pooling is not None:
@@ -345,10 +351,13 @@ class Engine(RequestIntake):
         """
         if self.speculation is None or not _decodes_only(plan) or any(s.row.score_targets for s, _ in plan):
             return None
-        drafts = self.speculation.draft([sequence for sequence, _ in plan])
+        forced = sum(count for _, count in plan) - len(plan)
+        drafts = self.speculation.draft([sequence for sequence, _ in plan], forced)
         if drafts is not None:
             for (sequence, _), draft in zip(plan, drafts, strict=True):
                 row = sequence.row
+                if sequence.grammar is not None:
+                    draft, row.masks = sequence.grammar.check_draft(draft)
                 row.token_ids = [*row.token_ids, *draft]
                 row.sample_rows = 1 + len(draft)
         return drafts
@@ -388,7 +397,9 @@ class Engine(RequestIntake):
                 return 0
             if row.sampling is None or row.sampling.needs_history:
                 return 0
-            if row.logprobs is not None or not sequence.output_ids:  # a first token is not kept waiting
+            if (
+                row.logprobs is not None or row.masks is not None or not sequence.output_ids
+            ):  # a first token is not kept waiting
                 return 0
             more = min(more, sequence.max_length - len(sequence.tokens) - 1)
         grow = self.kv_cache.grow
@@ -431,7 +442,10 @@ class Engine(RequestIntake):
         text = ""
         finish_reason: FinishReason | None = None
         stop_reason: int | str | None = None
-        for token_id in output.sampled_ids:
+        sampled_ids = output.sampled_ids
+        if sequence.grammar is not None:
+            sampled_ids = self._follow_grammar(sequence, sequence.grammar, sampled_ids)
+        for token_id in sampled_ids:
             sequence.tokens.append(token_id)
             output_ids.append(token_id)
             token_ids.append(token_id)
@@ -448,6 +462,8 @@ class Engine(RequestIntake):
             if len(sequence.tokens) >= sequence.max_length:
                 finish_reason = "length"
                 break
+        if sequence.grammar is not None and sequence.grammar.complete and len(token_ids) == len(sampled_ids):
+            finish_reason = "stop"
         if finish_reason is not None:
             text += detokenizer.finish()
         if detokenizer.stopped is not None:
@@ -457,6 +473,16 @@ class Engine(RequestIntake):
         if output.logprobs is not None:
             logprobs = [describe_logprobs(entry, self.tokenizer) for entry in output.logprobs[: len(token_ids)]]
         return self._make_delta(sequence, text, token_ids, logprobs, finish_reason, stop_reason, now)
+
+    def _follow_grammar(self, sequence: Sequence, grammar: GrammarPosition, sampled_ids: list[int]) -> list[int]:
+        """Sampled ids with those behind them that the grammar forces."""
+        try:
+            followed = grammar.accept(sampled_ids)
+        except InvalidRequestError:
+            self._forget_grammar(grammar.grammar)
+            raise
+        sequence.forced = len(followed) - len(sampled_ids)
+        return followed
 
     def _accept_scores(self, request: Request, scores: SequenceOf[TokenLogprobs | None]) -> None:
         assert request.prompt_logprobs is not None
@@ -540,7 +566,7 @@ class Engine(RequestIntake):
 
 
 def _decodes_only(plan: list[tuple[Sequence, int]]) -> bool:
-    return all(count == 1 and sequence.row.sample_rows for sequence, count in plan)
+    return all(sequence.row.sample_rows and count <= 1 + sequence.forced for sequence, count in plan)
 
 
 def _caused(error: LpxError, cause: BaseException) -> LpxError:

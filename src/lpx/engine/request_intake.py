@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import threading
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from time import monotonic_ns
@@ -21,6 +22,8 @@ from lpx.model.pooling import Pooling
 from lpx.runtime.step import SequenceInput
 
 if TYPE_CHECKING:
+    from lpx.engine.structured.compiler import CompiledGrammar, GrammarCompiler
+    from lpx.engine.structured.position import GrammarPosition
     from lpx.model.chat_template import ChatTemplate
     from lpx.model.tokenizer import Tokenizer
 
@@ -45,6 +48,7 @@ class RequestIntake:
         seed: int | None,
         pooling: Pooling | None = None,
         hidden_size: int = 0,
+        logit_rows: int | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
@@ -58,6 +62,9 @@ class RequestIntake:
         self._seeds_drawn = itertools.count(1)
         self._ids = itertools.count(1)
         self._longest_token: int | None = None  # bytes; found when a text is long enough to ask
+        self._logit_rows = logit_rows or vocab_size  # ids that the model scores
+        self._grammars: GrammarCompiler | None = None  # made when the first grammar is asked for
+        self._grammars_lock = threading.Lock()
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a plain prompt, with the begin-of-sequence token if the model wants one."""
@@ -121,9 +128,32 @@ class RequestIntake:
         check_params_ids(params, self.vocab_size)
         return ids
 
-    def make_request(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> Request:
-        """A validated request, ready for `add`."""
+    def compile_grammar(self, params: SamplingParams) -> CompiledGrammar | None:
+        """The grammar of `params.structured_outputs`, for `make_request`; takes milliseconds when it is new.
+
+        Raises `InvalidRequestError` for what is wrong with it.
+        """
+        if params.structured_outputs is None:
+            return None
+        with self._grammars_lock:
+            if self._grammars is None:
+                from lpx.engine.structured.compiler import GrammarCompiler
+
+                self._grammars = GrammarCompiler(
+                    self.tokenizer, vocab_size=self._logit_rows, eos_token_ids=self.eos_token_ids
+                )
+        return self._grammars.compile(params.structured_outputs)
+
+    def make_request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        request_id: str | None = None,
+        grammar: CompiledGrammar | None = None,
+    ) -> Request:
+        """A validated request, ready for `add`. Without the `grammar` of its params, that is compiled here."""
         ids = self.validate(prompt, params)
+        grammar = grammar or self.compile_grammar(params)
         request = Request(request_id or f"request-{next(self._ids)}", ids, params, monotonic_ns())
         room = self.max_model_len if params.max_tokens is None else len(ids) + params.max_tokens
         stop_ids = frozenset(params.stop_token_ids or ())
@@ -145,6 +175,7 @@ class RequestIntake:
                     include_stop=params.include_stop_str_in_output,
                     skip_special=params.skip_special_tokens,
                 ),
+                grammar=None if grammar is None else _begin(grammar, params),
             )
             if settings.needs_history and not params.windowed:
                 row.prompt_ids = ids
@@ -187,7 +218,18 @@ class RequestIntake:
         request.unfinished = 1
         return request
 
+    def _forget_grammar(self, grammar: CompiledGrammar) -> None:
+        if self._grammars is not None:
+            self._grammars.forget(grammar)
+
     def _fresh_seed(self) -> int:
         if self._seed is None:
             return secrets.randbits(64)
         return choice_seed(self._seed, next(self._seeds_drawn))
+
+
+def _begin(grammar: CompiledGrammar, params: SamplingParams) -> GrammarPosition:
+    from lpx.engine.structured.position import GrammarPosition
+
+    # Every token that is reported with its log-probability needs a row of its own.
+    return GrammarPosition(grammar, hasty=params.logprobs is None)

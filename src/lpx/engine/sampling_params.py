@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
+from lpx.engine.structured.params import StructuredOutputsParams
 from lpx.errors import InvalidRequestError
 from lpx.runtime.step import SamplerSettings
 
@@ -53,6 +54,8 @@ class SamplingParams:
       and temperature.
     - `cache_salt`: the prefix cache shares only among requests with the same one. Prompts of people who must not learn
       of each other, not even by how fast an answer comes, get different ones.
+    - `structured_outputs`: the form that the text shall have, see `StructuredOutputsParams`, or a dict of its fields.
+      The text ends where the form is complete.
     - `priority`: lower values are served first; 0 is usual.
     - `repeat_last_n`: penalties look at so many of the latest tokens of prompt and output; -1 at all, 0 at none.
     - `banned_token_ids` are never sampled.
@@ -86,6 +89,7 @@ class SamplingParams:
     repeat_last_n: int = -1
     banned_token_ids: Sequence[int] | None = None  # kept as a tuple
     max_decode_ms: float | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         def keep(name: str, check: Callable[..., Any], *limits: Any) -> None:
@@ -124,6 +128,7 @@ class SamplingParams:
         if self.windowed:  # a draft would be sampled with other windows than its tokens one by one
             object.__setattr__(self, "speculative", "off")
         keep("cache_salt", _salt)
+        keep("structured_outputs", _structured)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})", param="min_tokens"
@@ -225,6 +230,17 @@ def _salt(name: str, value: object) -> str | None:
     if "\ufffd" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise _refuse(name, "must be sound text: half a surrogate pair or U+FFFD could stand for something else")
     return value
+
+
+def _structured(name: str, value: object) -> StructuredOutputsParams | None:
+    if value is None or isinstance(value, StructuredOutputsParams):
+        return value
+    if not isinstance(value, Mapping):
+        raise _refuse(name, f"must be StructuredOutputsParams, not {_shown(value)}")
+    try:
+        return StructuredOutputsParams(**value)
+    except TypeError:
+        raise _refuse(name, f"has an unknown field among {_shown(sorted(map(str, value)))}") from None
 
 
 def _stop_strings(name: str, value: object) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Which rows run in the next step.
 
 - Rank is priority, then arrival: a sequence of a lower `priority` value comes before all of higher ones.
-- Decode rows first: every running sequence that has one token without KV gets its row, so a long prompt never stalls
-  a running stream. While streams decode, prompt rows of a step are limited, because their time is the streams' wait
-  (see `prefill_pace`).
+- Decode rows first: every running sequence that has one token without KV, or more because a grammar forced them, gets
+  its rows, so a long prompt never stalls a running stream. While streams decode, prompt rows of a step are limited,
+  because their time is the streams' wait (see `prefill_pace`).
 - Then chunks of prompts, priority by priority. Half of the prompt rows, or more, belong to the oldest unfinished
   prompt; the other half goes to shorter ones, the shortest first. So short prompts do not wait for long ones, and long
   ones are never starved by others of their priority.
@@ -79,11 +79,12 @@ class Scheduler:
         prefilling: list[Sequence] = []
         running = self.running
         kv_cache = self.kv_cache
-        at = 0
+        at = rows = 0
         while at < len(running):  # preemption shortens the list from its end, behind those looked at
             sequence = running[at]
             at += 1
-            if len(sequence.tokens) - sequence.num_computed > 1:
+            pending = len(sequence.tokens) - sequence.num_computed
+            if pending > 1 + sequence.forced:
                 prefilling.append(sequence)
                 continue
             while not kv_cache.grow(sequence.block_table, len(sequence.tokens)):
@@ -92,9 +93,12 @@ class Scheduler:
                 if victim is sequence:
                     break
             else:
-                plan.append((sequence, 1))
-        self.decode_rows, self.prompt_rows = len(plan), 0
-        budget = self.max_num_batched_tokens - len(plan)
+                if pending > 1:  # as many of the forced tokens as leave a row for each of the others
+                    pending = min(pending, self.max_num_batched_tokens - rows - (len(running) - at))
+                plan.append((sequence, pending))
+                rows += pending
+        self.decode_rows, self.prompt_rows = rows, 0
+        budget = self.max_num_batched_tokens - rows
         if self.waiting and len(running) < self.max_num_seqs and budget > 0:
             prefilling.extend(self._admit())
             prefilling.sort(key=_by_rank)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lpx.engine.detokenizer import Detokenizer
+    from lpx.engine.structured.position import GrammarPosition
     from lpx.model.pooling import PoolingKind
 
 
@@ -111,6 +112,8 @@ class Sequence:
         "draft_held_at",
         "drafts",
         "first_token_ns",
+        "forced",
+        "grammar",
         "index",
         "last_token_ns",
         "max_length",
@@ -137,6 +140,7 @@ class Sequence:
         row: SequenceInput,
         stop_ids: frozenset[int],
         detokenizer: Detokenizer,
+        grammar: GrammarPosition | None = None,
     ) -> None:
         self.request = request
         self.index = index
@@ -156,6 +160,8 @@ class Sequence:
         self.row = row  # this sequence's part of a step, refreshed for every step
         self.stop_ids = stop_ids  # token ids that end it
         self.detokenizer = detokenizer
+        self.grammar = grammar  # None: any text will do
+        self.forced = 0  # tokens at its end that were not sampled, because the grammar left no choice
         self.first_token_ns = 0
         self.last_token_ns = 0
         self.drafts = DraftCounts()

@@ -79,6 +79,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str | None, tokenizer: Tokenizer) -> None:
+        self.source = source
         self._tokenizer = tokenizer
         self._template = None if source is None else _compile(source)
         self._source_private = frozenset() if source is None else _private_characters(source)

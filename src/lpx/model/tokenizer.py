@@ -160,6 +160,10 @@ class Tokenizer:
                 del ids[1]
         return ids
 
+    def encode_continuation(self, text: str) -> list[int]:
+        """Encode text that stands behind other text: no BOS, and no space in front."""
+        return self._encode_plain(repair_surrogates(text), first=False)
+
     def split_markers(self, text: str) -> list[Segment]:
         """Cut trusted text, such as a template's output, at the control tokens that it spells."""
         segments: list[Segment] = []
@@ -205,6 +209,11 @@ class Tokenizer:
         if 0 <= token_id < self.vocab_size:
             return b""
         raise IndexError(f"token id {token_id} is outside the vocabulary of {self.vocab_size}")
+
+    def vocabulary_bytes(self) -> list[bytes]:
+        """`token_bytes` of every id, without keeping them."""
+        made = [self._make_bytes(i) for i in range(len(self._texts))]
+        return made + [b""] * (self.vocab_size - len(made))
 
     def token_text(self, token_id: int) -> str:
         """Return one token as text to show; incomplete characters show as U+FFFD, control tokens as their spelling."""

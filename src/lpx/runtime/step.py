@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +22,9 @@ from numpy.typing import NDArray
 class SamplerSettings:
     """How one sequence picks its tokens; a token is a function of (logits, these, seed, position) only (I2).
 
-    Order: repetition, presence and frequency penalties, `logit_bias`, `banned_ids`, temperature, min_p, top_k, top_p,
-    then Gumbel noise keyed by (`seed`, position of the sampled token) and argmax. `temperature` 0 is argmax of the
-    logits after bias and bans.
+    Order: repetition, presence and frequency penalties, `logit_bias`, `banned_ids`, `masks`, temperature, min_p, top_k,
+    top_p, then Gumbel noise keyed by (`seed`, position of the sampled token) and argmax. `temperature` 0 is argmax of
+    the logits after bias, bans and masks.
     """
 
     temperature: float = 0.0
@@ -58,6 +62,9 @@ class SequenceInput:
     logprobs: int | None = None  # None: off; n: log-probability of the sampled token and of the n likeliest
     score_targets: Sequence[int] = ()  # prompt scoring: per row the id to score, -1 for none; empty: no scoring
     score_logprobs: int = 0  # how many likeliest ids accompany each scored row
+    # What may be sampled, uint32 [sample_rows, words for all ids]: bit i % 32 of word i // 32 stands for id i. Bans
+    # that leave nothing of it do not hold. None: every id may be sampled.
+    masks: NDArray[np.uint32] | None = None
     stop_ids: Collection[int] = ()  # sampling one of these ends the steps that follow
     # Rows [begin, end) whose final hidden states (after the last norm) are added to `pool_sum`, in their order: so the
     # bits of the sum do not depend on how a prompt was cut into steps. None: nothing is pooled.
@@ -70,9 +77,9 @@ class StepBatch:
     """All sequences of one step. Bits of a row do not depend on the others (I1).
 
     With `more_steps`, up to so many decode steps follow before the result returns, each with the ids that the one
-    before sampled. Every sequence must then have one row that samples, without log-probabilities and history, and a
-    block table that covers the further positions; bans hold for all steps. All sequences get the same number of ids,
-    at least one.
+    before sampled. Every sequence must then have one row that samples, without log-probabilities, masks and history,
+    and a block table that covers the further positions; bans hold for all steps. All sequences get the same number of
+    ids, at least one.
     """
 
     sequences: list[SequenceInput]

@@ -8,34 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
-from lpx.server.tools import CallArguments, CallStart, Piece
-
-
-class PieceReader(Protocol):
-    """Takes an answer's text in any pieces and tells what it holds."""
-
-    def feed(self, text: str) -> list[Piece]: ...
-
-    def finish(self) -> list[Piece]: ...
-
-
-class PlainReader:
-    """For an answer that is nothing but text."""
-
-    def feed(self, text: str) -> list[Piece]:
-        return [text] if text else []
-
-    def finish(self) -> list[Piece]:
-        return []
+from lpx.server.answer_reader import AnswerPiece, AnswerReader
+from lpx.server.reasoning import Reasoning
+from lpx.server.tools import CallArguments, CallStart
 
 
 @dataclass(slots=True)
 class Block:
     """A part of an answer."""
 
-    kind: Literal["text", "call"]
+    kind: Literal["text", "reasoning", "call"]
     text: str = ""  # of a call: its arguments as JSON text
     id: str = ""  # of a call
     name: str = ""  # of a call: the function
@@ -72,21 +56,19 @@ class Blocks:
         self.blocks: list[Block] = []
         self._open = False
 
-    def take(self, pieces: Iterable[Piece]) -> Iterator[BlockEvent]:
+    def take(self, pieces: Iterable[AnswerPiece]) -> Iterator[BlockEvent]:
         """The events that `pieces` make."""
         for piece in pieces:
             if isinstance(piece, str):
-                if not piece:
-                    continue
-                if not self._open or self.blocks[-1].kind != "text":
-                    yield from self._begin(Block("text"))
-                yield self._add(piece)
+                yield from self._add_to("text", piece)
+            elif isinstance(piece, Reasoning):
+                yield from self._add_to("reasoning", piece.text)
             elif isinstance(piece, CallStart):
                 yield from self._begin(Block("call", id=piece.id, name=piece.name))
             elif isinstance(piece, CallArguments):
                 yield self._add(piece.text)
 
-    def finish(self, pieces: Iterable[Piece] = ()) -> Iterator[BlockEvent]:
+    def finish(self, pieces: Iterable[AnswerPiece] = ()) -> Iterator[BlockEvent]:
         """The last events; an answer of nothing has one empty block of text."""
         yield from self.take(pieces)
         if not self.blocks:
@@ -96,6 +78,12 @@ class Blocks:
     @property
     def has_calls(self) -> bool:
         return any(block.kind == "call" for block in self.blocks)
+
+    def _add_to(self, kind: Literal["text", "reasoning"], text: str) -> Iterator[BlockEvent]:
+        if text:
+            if not self._open or self.blocks[-1].kind != kind:
+                yield from self._begin(Block(kind))
+            yield self._add(text)
 
     def _begin(self, block: Block) -> Iterator[BlockEvent]:
         yield from self._end()
@@ -114,11 +102,23 @@ class Blocks:
             yield BlockEnd(len(self.blocks) - 1, self.blocks[-1])
 
 
-def blocks_of(text: str, reader: PieceReader) -> Blocks:
+def read(reader: AnswerReader | None, text: str) -> list[AnswerPiece]:
+    """What the next piece of text brings; without a reader it is text."""
+    if reader is not None:
+        return reader.feed(text) if text else []
+    return [text] if text else []
+
+
+def rest(reader: AnswerReader | None) -> list[AnswerPiece]:
+    """What is left when no more text comes."""
+    return reader.finish() if reader is not None else []
+
+
+def blocks_of(text: str, reader: AnswerReader | None) -> Blocks:
     """The blocks of a whole answer."""
     blocks = Blocks()
-    for _ in blocks.take(reader.feed(text)):
+    for _ in blocks.take(read(reader, text)):
         pass
-    for _ in blocks.finish(reader.finish()):
+    for _ in blocks.finish(rest(reader)):
         pass
     return blocks

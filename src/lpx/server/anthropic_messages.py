@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from lpx.errors import InvalidRequestError
-from lpx.server.answer_blocks import Block, BlockEnd, BlockEvent, Blocks, BlockStart, blocks_of
+from lpx.server.answer_blocks import Block, BlockEnd, BlockEvent, Blocks, BlockStart, blocks_of, read, rest
 from lpx.server.chat_turn import ChatTurn, encode_turn, renamed, start_turn
 from lpx.server.errors import anthropic_error, anthropic_response
 from lpx.server.generation import Choice, Generation
@@ -57,7 +57,7 @@ async def count_tokens(request: Request) -> Response:
     service.check_ready()
     wanted = await read_request(request, service.settings, lambda body: _parse(CountTokensRequest, body))
     service.check_model(wanted.model)
-    return json_response({"input_tokens": len(await encode_turn(service, wanted))})
+    return json_response({"input_tokens": len((await encode_turn(service, wanted))[1])})
 
 
 def _failed(exc: Exception) -> bytes:
@@ -108,6 +108,8 @@ def _message(turn: ChatTurn, choice: Choice) -> dict[str, Any]:
 def _content(block: Block) -> dict[str, Any]:
     if block.kind == "call":
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": _arguments(block.text)}
+    if block.kind == "reasoning":
+        return {"type": "thinking", "thinking": block.text, "signature": ""}
     return {"type": "text", "text": block.text}
 
 
@@ -125,9 +127,9 @@ async def _events(turn: ChatTurn) -> AsyncGenerator[bytes, None]:
     yield typed_event({"type": "message_start", "message": start}) + typed_event({"type": "ping"})
     reader, blocks = turn.reader(), Blocks()
     async for _, delta in turn.generation.deltas():
-        news = b"".join(map(_event, blocks.take(reader.feed(delta.text)))) if delta.text else b""
+        news = b"".join(map(_event, blocks.take(read(reader, delta.text)))) if delta.text else b""
         if delta.finish_reason is not None:
-            news += b"".join(map(_event, blocks.finish(reader.finish())))
+            news += b"".join(map(_event, blocks.finish(rest(reader))))
             end = _stop(delta.finish_reason, delta.stop_reason, blocks)
             news += typed_event({"type": "message_delta", "delta": end, "usage": _usage(turn.generation)})
         if news:
@@ -141,13 +143,12 @@ def _event(news: BlockEvent) -> bytes:
 def _shapes(news: BlockEvent) -> Iterator[tuple[str, dict[str, Any]]]:
     block = news.block
     if isinstance(news, BlockStart):
-        empty = {"type": "text", "text": ""}
-        if block.kind == "call":
-            empty = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}  # type: ignore[dict-item]
-        yield "content_block_start", {"content_block": empty}
+        yield "content_block_start", {"content_block": _content(Block(block.kind, id=block.id, name=block.name))}
     elif isinstance(news, BlockEnd):
         yield "content_block_stop", {}
     elif block.kind == "call":
         yield "content_block_delta", {"delta": {"type": "input_json_delta", "partial_json": news.text}}
+    elif block.kind == "reasoning":
+        yield "content_block_delta", {"delta": {"type": "thinking_delta", "thinking": news.text}}
     else:
         yield "content_block_delta", {"delta": {"type": "text_delta", "text": news.text}}

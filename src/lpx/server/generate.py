@@ -46,8 +46,9 @@ async def start_generate(
     params = wanted.sampling_params(max_tokens=wanted.token_limit, logprobs=wanted.wanted_logprobs)
     prompt = await encode_given(engine, wanted.prompt[0], add_special=wanted.add_special_tokens is not False)
     prompt = wanted.fit(prompt, engine.info.max_model_len, params.max_tokens)
+    grammar = await engine.compile_grammar(params)
     call = service.call(connection, "gen", wanted.streams)
-    return call, Generation.start(engine, [prompt], params, call.id, service.latencies)
+    return call, Generation.start(engine, [prompt], params, call.id, service.latencies, grammar)
 
 
 async def encode_given(engine: AsyncEngine, given: str | list[int], *, add_special: bool) -> list[int]:

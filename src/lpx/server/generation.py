@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lpx.engine.async_engine import AsyncEngine, RequestStream
+    from lpx.engine.structured.compiler import CompiledGrammar
 
 
 class RequestAborted(EngineStoppedError):
@@ -88,13 +90,14 @@ class Generation:
         params: SamplingParams,
         request_id: str,
         latencies: Latencies,
+        grammar: CompiledGrammar | None = None,
     ) -> Generation:
         """Submit every prompt or none, as the caller's key and limits have it.
 
         Raises what `Caller.admit` and `AsyncEngine.submit` raise.
         """
         params, ticket, transcript = _admit(engine, prompts, params, request_id)
-        streams = _submit_all(engine.submit, prompts, params, request_id, ticket)
+        streams = _submit_all(partial(engine.submit, grammar=grammar), prompts, params, request_id, ticket)
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
         return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies, ticket, transcript)
 

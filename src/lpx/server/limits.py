@@ -124,6 +124,13 @@ async def read_body(request: Request, settings: ServerSettings, limit: int | Non
             return b"".join(pieces)
 
 
+def check_size(size: int) -> None:
+    """Of a WebSocket's message, which is a body for what the caller's key allows. Raises `HttpError` 413."""
+    limit = current_caller().caps.max_body_bytes
+    if limit is not None and size > limit:
+        raise _too_large(limit)
+
+
 def _too_large(limit: int) -> HttpError:
     return HttpError(413, f"The body is larger than the limit of {limit} bytes.", code="request_too_large")
 

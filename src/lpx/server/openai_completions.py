@@ -47,8 +47,9 @@ async def completions(request: Request) -> Response:
         prompt = await encode_given(engine, given, add_special=wanted.add_special_tokens is not False)
         prompts.append(wanted.fit(prompt, engine.info.max_model_len, params.max_tokens))
         engine.validate(prompts[-1], params)
+    grammar = await engine.compile_grammar(params)
     call = service.call(request, "cmpl", wanted.streams)
-    generation = Generation.start(engine, prompts, params, call.id, service.latencies)
+    generation = Generation.start(engine, prompts, params, call.id, service.latencies, grammar)
     answer = _Answer(wanted, prompts, engine, generation)
     if wanted.streams:
         writer = ChunkWriter(call, "text_completion", wanted, generation)

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from lpx.engine.outputs import TokenLogprobDict
 from lpx.errors import InvalidRequestError
-from lpx.server.answer_blocks import Block, BlockEnd, BlockEvent, Blocks, BlockStart, blocks_of
+from lpx.server.answer_blocks import Block, BlockEnd, BlockEvent, Blocks, BlockStart, blocks_of, read, rest
 from lpx.server.chat_turn import ChatTurn, renamed, start_turn
 from lpx.server.errors import describe
 from lpx.server.generation import Choice
@@ -56,7 +56,8 @@ class _Answer:
         self._turn = turn
         self._sequence_number = 0
         self._item_ids: list[str] = []
-        self._logprobs: list[dict[str, Any]] = []  # of the text
+        self._logprobs: list[dict[str, Any]] = []  # of all tokens; shown with the first text
+        self._text_index: int | None = None  # of the first block of text
 
     # --- whole ---
 
@@ -94,7 +95,7 @@ class _Answer:
             "output": output if finish_reason is not None else [],
             "parallel_tool_calls": wanted.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {"effort": None, "summary": None, **(wanted.reasoning or {})},
             "store": False,
             "temperature": 1.0 if wanted.temperature is None else wanted.temperature,
             "text": {"format": (wanted.text or {}).get("format") or {"type": "text"}},
@@ -129,12 +130,17 @@ class _Answer:
                 "arguments": block.text,
                 "status": status,
             }
+        if block.kind == "reasoning":
+            thoughts = [{"type": "reasoning_text", "text": block.text}] if status != "in_progress" else []
+            return {"id": f"rs_{name}", "type": "reasoning", "summary": [], "content": thoughts, "status": status}
+        if self._text_index is None:
+            self._text_index = index
         done = status != "in_progress"
         content = [self._part(block.text, index)] if done else []
         return {"id": f"msg_{name}", "type": "message", "role": "assistant", "status": status, "content": content}
 
     def _part(self, text: str, index: int) -> dict[str, Any]:
-        logprobs = self._logprobs if index == 0 else []
+        logprobs = self._logprobs if index == self._text_index else []
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
     # --- streamed ---
@@ -151,10 +157,10 @@ class _Answer:
         async for _, delta in self._turn.generation.deltas():
             logprobs = self._note_logprobs(delta.token_ids, delta.logprobs)
             news = b""
-            for each in blocks.take(reader.feed(delta.text)):
+            for each in blocks.take(read(reader, delta.text)):
                 news += b"".join(self._block_events(each, logprobs))
             if delta.finish_reason is not None:
-                for each in blocks.finish(reader.finish()):
+                for each in blocks.finish(rest(reader)):
                     news += b"".join(self._block_events(each, []))
                 body = self._response(delta.finish_reason, blocks)
                 news += self._event(f"response.{body['status']}", response=body)
@@ -171,7 +177,7 @@ class _Answer:
                 yield self._event("response.content_part.added", **self._place(index, block), part=part)
             return
         place = self._place(index, block)
-        kind = "output_text" if block.kind == "text" else "function_call_arguments"
+        kind = {"text": "output_text", "reasoning": "reasoning_text", "call": "function_call_arguments"}[block.kind]
         if not isinstance(news, BlockEnd):
             more = {"logprobs": logprobs} if block.kind == "text" else {}
             yield self._event(f"response.{kind}.delta", **place, delta=news.text, **more)
@@ -180,6 +186,8 @@ class _Answer:
             part = self._part(block.text, index)
             yield self._event("response.output_text.done", **place, text=block.text, logprobs=part["logprobs"])
             yield self._event("response.content_part.done", **place, part=part)
+        elif block.kind == "reasoning":
+            yield self._event("response.reasoning_text.done", **place, text=block.text)
         else:
             yield self._event("response.function_call_arguments.done", **place, name=block.name, arguments=block.text)
         yield self._event("response.output_item.done", output_index=index, item=self._item(index, block, "completed"))

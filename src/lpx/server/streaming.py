@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 # Legal in JSON text, but taken for line ends by clients that split a stream with a Unicode-aware splitlines.
-_LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 DONE = b"data: [DONE]\n\n"
 
 
 def json_string(text: str) -> str:
     """`text` as a JSON string that holds no line end of any kind."""
-    return encode_basestring(text).translate(_LINE_ENDS)
+    return encode_basestring(text).translate(LINE_ENDS)
 
 
 def dumps(value: Any) -> str:
@@ -47,12 +47,12 @@ def json_response(value: Any, headers: dict[str, str] | None = None) -> Response
 
 def event(value: Any) -> bytes:
     """One server-sent event."""
-    return f"data: {dumps(value).translate(_LINE_ENDS)}\n\n".encode()
+    return f"data: {dumps(value).translate(LINE_ENDS)}\n\n".encode()
 
 
 def typed_event(value: dict[str, Any]) -> bytes:
     """One server-sent event that is named after the type of its object."""
-    return f"event: {value['type']}\ndata: {dumps(value).translate(_LINE_ENDS)}\n\n".encode()
+    return f"event: {value['type']}\ndata: {dumps(value).translate(LINE_ENDS)}\n\n".encode()
 
 
 def error_event(exc: Exception) -> bytes:

@@ -16,12 +16,12 @@ from starlette.websockets import WebSocketDisconnect
 
 from lpx.engine.outputs import RequestDelta
 from lpx.errors import InvalidRequestError, LpxError
-from lpx.server.answer_blocks import Blocks, BlockStart, BlockText
+from lpx.server.answer_blocks import Blocks, BlockStart, BlockText, read, rest
 from lpx.server.chat_turn import ChatTurn, start_turn
 from lpx.server.errors import HttpError, describe
 from lpx.server.generate import start_generate
 from lpx.server.generation import Generation
-from lpx.server.limits import off_loop, parse_json_object
+from lpx.server.limits import check_size, off_loop, parse_json_object
 from lpx.server.openai_logprobs import chat_logprobs
 from lpx.server.request_log import Call
 from lpx.server.schemas import ChatRequest, GenerateRequest
@@ -83,6 +83,7 @@ class _Connection:
             if text is None:
                 raise HttpError(400, "Messages are JSON in text frames, not binary ones.", code="invalid_json")
             data = text.encode("utf-8", "replace")
+            check_size(len(data))
             message = await off_loop(data, lambda: parse_json_object(data, self._service.settings.max_json_depth))
             name = _id_of(message)
             kind = message.get("type")
@@ -157,9 +158,9 @@ class _Connection:
                         if delta.text:
                             news["text"] = delta.text
                     else:
-                        events = [*blocks.take(reader.feed(delta.text))]
+                        events = [*blocks.take(read(reader, delta.text))]
                         if delta.finish_reason is not None:
-                            events += blocks.finish(reader.finish())
+                            events += blocks.finish(rest(reader))
                         news = _chat_news(events)
                     if delta.logprobs:
                         news["logprobs"] = chat_logprobs(delta.token_ids, delta.logprobs, top or 0)
@@ -216,16 +217,17 @@ def _id_of(message: dict[str, Any]) -> str:
 
 def _chat_news(events: list[Any]) -> dict[str, Any]:
     """Text, and parts of calls by their place among the calls."""
-    text = ""
+    texts = {"text": "", "reasoning": ""}
     calls: list[dict[str, Any]] = []
     for event in events:
-        if isinstance(event, BlockText) and event.block.kind == "text":
-            text += event.text
+        if isinstance(event, BlockText) and event.block.kind != "call":
+            texts[event.block.kind] += event.text
         elif isinstance(event, BlockText):
             calls.append({"block": event.index, "arguments": event.text})
         elif isinstance(event, BlockStart) and event.block.kind == "call":
             calls.append({"block": event.index, "id": event.block.id, "name": event.block.name, "arguments": ""})
-    return ({"text": text} if text else {}) | ({"tool_calls": calls} if calls else {})
+    news: dict[str, Any] = {kind: text for kind, text in texts.items() if text}
+    return news | ({"tool_calls": calls} if calls else {})
 
 
 def _end(name: str, delta: RequestDelta, generation: Generation, blocks: Blocks) -> dict[str, Any]:

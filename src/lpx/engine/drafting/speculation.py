@@ -55,8 +55,11 @@ class Speculation:
         for drafter in self.drafters:
             drafter.measure_costs()
 
-    def draft(self, sequences: SequenceOf[Sequence]) -> list[list[int]] | None:
-        """Drafts for sequences that decode, one list each; None when there is none. Block tables cover them."""
+    def draft(self, sequences: SequenceOf[Sequence], forced_rows: int = 0) -> list[list[int]] | None:
+        """Drafts for sequences that decode, one list each; None when there is none. Block tables cover them.
+
+        The step has `forced_rows` beside one for each sequence.
+        """
         if self.judging and not self.costs.known:
             return None
         limits = [self._limit(sequence) for sequence in sequences]
@@ -70,7 +73,7 @@ class Speculation:
             found.update(i for i, chances in enumerate(odds) if chances)
             if not any(odds):
                 continue
-            counts, rate = self._choose(odds, drafter)
+            counts, rate = self._choose(odds, drafter, len(sequences) + forced_rows)
             if any(counts) and (best is None or rate > best_rate):
                 best_rate, best = rate, (drafter, counts)
         if best is None:
@@ -139,14 +142,14 @@ class Speculation:
         # Bans of end tokens hold for all rows of a step: rows behind the least length are for another step.
         return min(limit, missing - 1) if missing > 0 else limit
 
-    def _choose(self, odds: list[list[float]], drafter: Drafter) -> tuple[list[int], float]:
+    def _choose(self, odds: list[list[float]], drafter: Drafter, rows: int) -> tuple[list[int], float]:
         """Numbers of drafted tokens with the most expected tokens for the time, and how many times the speed of none.
 
         A token further on is worth the product of the chances up to it. These fall within a sequence, so the best
         choice of any size takes the worthiest tokens of all sequences in order.
         """
         counts = [0] * len(odds)
-        room = self._max_rows - len(odds)
+        room = self._max_rows - rows  # which the step has without drafts
         if not self.judging:
             for i, chances in enumerate(odds):
                 counts[i] = min(len(chances), room)
@@ -162,9 +165,8 @@ class Speculation:
                 worth.append((value, i))
         worth.sort(key=lambda item: -item[0])
         ms = self.costs.ms
-        rows = len(odds)
-        plain = rows / ms(rows)
-        expected = float(rows)
+        plain = len(odds) / ms(rows)
+        expected = float(len(odds))
         best, best_size = plain * _LEAST_GAIN, 0
         drafting = longest = 0
         lengths = [0] * len(odds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ _NOT_FINITE = (
 
 _NO_IDS = np.empty(0, dtype=np.int32)
 _NOTHING_POOLED = {"pool_begin": _NO_IDS, "pool_end": _NO_IDS, "pool_sums": np.empty((0, 0))}
+_NO_MASKS = {"mask": _NO_IDS, "masks": np.empty((0, 0), dtype=np.uint32)}
 _NOTHING_FOLLOWS = {"more_steps": 0, "stop_ids": _NO_IDS, "stop_begin": _NO_IDS}
 
 
@@ -62,7 +64,9 @@ class FlatStep:
             "table_begin": np.array(table_begin, dtype=np.int32),
             "logit_rows": np.array(self._logit_rows, dtype=np.int32),
         }
-        self.sampling: dict[str, Any] = {**self._entries.arrays(), **settings.arrays()}
+        masks = [sequence.masks for sequence in batch.sequences if sequence.masks is not None]
+        mask_arrays = _masks_of_rows(batch.sequences, masks) if masks else _NO_MASKS
+        self.sampling: dict[str, Any] = {**self._entries.arrays(), **settings.arrays(), **mask_arrays}
         self.pooling: dict[str, Any] = self._pools(hidden_size)
         self.following: dict[str, Any] = _NOTHING_FOLLOWS
         if batch.more_steps:
@@ -190,6 +194,26 @@ class FlatStep:
                 for ids, fine in zip(sampled.T.tolist(), finite.tolist(), strict=True)
             ]
         )
+
+
+def _masks_of_rows(sequences: Sequence[SequenceInput], masks: list[NDArray[np.uint32]]) -> dict[str, NDArray[Any]]:
+    """The masks, and which of them each row of logits has (-1: none)."""
+    of_rows: list[int] = []
+    count = 0
+    for sequence in sequences:
+        first_sampled = len(sequence.token_ids) - sequence.sample_rows
+        if sequence.masks is not None and len(sequence.masks) != sequence.sample_rows:
+            raise ValueError(f"{len(sequence.masks)} masks for {sequence.sample_rows} rows that sample")
+        for row in range(0 if sequence.score_targets else first_sampled, len(sequence.token_ids)):
+            if sequence.score_targets and sequence.score_targets[row] >= 0:
+                of_rows.append(-1)
+            if row >= first_sampled:
+                of_rows.append(-1 if sequence.masks is None else count)
+                count += sequence.masks is not None
+    return {
+        "mask": np.array(of_rows, dtype=np.int32),
+        "masks": masks[0] if len(masks) == 1 else np.concatenate(masks),
+    }
 
 
 class _Entries:

@@ -71,7 +71,8 @@ class MessagesRequest(SamplingRequest):
         if self.messages[-1]["role"] == "assistant":  # the answer goes on where this ends
             chat["continue_final_message"] = True
         if self.thinking is not None:
-            chat["chat_template_kwargs"] = {"enable_thinking": self.thinking["type"] != "disabled"}
+            wanted = self.thinking["type"] != "disabled"
+            chat |= {"chat_template_kwargs": {"enable_thinking": wanted}, "separate_reasoning": wanted}
         if self.tools:
             chat["tools"] = self.tools
         if self.output_config and self.output_config.get("format"):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from lpx.engine.sampling_params import MAX_LOGPROBS
 from lpx.errors import InvalidRequestError
-from lpx.server.schemas.fields import FLAGS_SCHEMA, MESSAGES_SCHEMA, template_kwargs
+from lpx.server.schemas.fields import FLAGS_SCHEMA, MESSAGES_SCHEMA, OBJECTS_SCHEMA, template_kwargs
 from lpx.server.schemas.messages import chat_messages
 from lpx.server.schemas.sampling import OpenAIRequest
 
@@ -23,6 +23,13 @@ class ChatRequest(OpenAIRequest):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, BeforeValidator(template_kwargs), FLAGS_SCHEMA] = None
+
+    tools: Annotated[list[Any] | None, OBJECTS_SCHEMA] = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = None  # llama.cpp's name
+    separate_reasoning: bool | None = None  # SGLang's
+    reasoning_effort: str | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
@@ -41,6 +48,10 @@ class ChatRequest(OpenAIRequest):
     @property
     def token_limit(self) -> int | None:
         return self.limit if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def splits_reasoning(self) -> bool:
+        return bool(self.separate_reasoning) or self.reasoning_format in ("auto", "deepseek")
 
     @property
     def wanted_logprobs(self) -> int | None:

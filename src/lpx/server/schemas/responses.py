@@ -16,7 +16,12 @@ from lpx.server.schemas.fields import FLAGS_SCHEMA, INPUT_SCHEMA, OBJECTS_SCHEMA
 from lpx.server.schemas.sampling import SamplingRequest, StrictRequest
 
 # What the fields of a chat request are called here, for errors.
-RESPONSES_NAMES = {"messages": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text"}
+RESPONSES_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text",
+    "reasoning_effort": "reasoning",
+}
 
 _LOGPROBS = "message.output_text.logprobs"
 _WITHOUT_MEANING = frozenset({_LOGPROBS, "reasoning.encrypted_content"})  # the second: nothing is encrypted here
@@ -32,6 +37,7 @@ class ResponsesRequest(SamplingRequest):
     text: Annotated[dict[str, Any] | None, BeforeValidator(lambda value: _text(value))] = None
     tools: Annotated[list[dict[str, Any]] | None, BeforeValidator(lambda value: _tools(value)), OBJECTS_SCHEMA] = None
     tool_choice: str | dict[str, Any] | None = None
+    reasoning: Annotated[dict[str, Any] | None, BeforeValidator(lambda value: _reasoning(value))] = None
     parallel_tool_calls: bool | None = None
     top_logprobs: int | None = None
     include: list[str] | None = None
@@ -98,6 +104,10 @@ class ResponsesRequest(SamplingRequest):
         for name in ("chat_template_kwargs", "tools", "parallel_tool_calls"):
             if getattr(self, name) not in (None, []):
                 chat[name] = getattr(self, name)
+        if self.reasoning is not None:
+            chat["separate_reasoning"] = True
+            if self.reasoning.get("effort") is not None:
+                chat["reasoning_effort"] = self.reasoning["effort"]
         choice = self.tool_choice
         if choice is not None:
             named = isinstance(choice, dict) and choice.get("type") == "function" and "function" not in choice
@@ -218,6 +228,19 @@ def _text(value: Any) -> Any:
     form = value.get("format")
     if form is not None and not (isinstance(form, dict) and isinstance(form.get("type"), str)):
         raise fail("has a format that is not an object with a type")
+    return value
+
+
+def _reasoning(value: Any) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not set(value) <= {"effort", "summary", "generate_summary"}:
+        raise fail("must be an object with 'effort'")
+    if not isinstance(value.get("effort"), str | None):
+        raise fail("has an effort that is not a string")
+    for name in ("summary", "generate_summary"):
+        if value.get(name) not in (None, "auto"):  # "auto" leaves it to the server, which shows the thoughts themselves
+            raise fail(f"asks for a {name}, which is not made: thoughts are shown as they are")
     return value
 
 

@@ -10,10 +10,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, mo
 from typing_extensions import Self
 
 from lpx.engine.sampling_params import SamplingParams
+from lpx.engine.structured.params import StructuredOutputsParams
 from lpx.errors import InvalidRequestError
 from lpx.server.errors import clip
 from lpx.server.schemas.fields import BIAS_SCHEMA, IDS_SCHEMA, STOPS_SCHEMA, bias_map, id_list, stop_list
 from lpx.server.schemas.foreign import NEUTRAL
+from lpx.server.structured import FORM_FIELDS, requested_form
 
 
 class StrictRequest(BaseModel):
@@ -90,6 +92,15 @@ class SamplingRequest(StrictRequest):
     cache_prompt: bool | None = None
     t_max_predict_ms: float | None = None  # llama.cpp's; -1: off
     timings_per_token: bool | None = None
+    # What form the text shall have; looked at in `lpx.server.structured`.
+    response_format: Any = None
+    structured_outputs: Any = None
+    json_schema: Any = None
+    grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
     include_stop_str_in_output: bool | None = None
 
     @model_validator(mode="after")
@@ -123,7 +134,12 @@ class SamplingRequest(StrictRequest):
     def streams(self) -> bool:
         return bool(self.stream)
 
-    def sampling_params(self, *, max_tokens: int | None, **others: int | None) -> SamplingParams:
+    @property
+    def form(self) -> StructuredOutputsParams | None:
+        """The form that the text shall have."""
+        return requested_form({name: getattr(self, name) for name in FORM_FIELDS})
+
+    def sampling_params(self, *, max_tokens: int | None, **others: Any) -> SamplingParams:
         """The engine's parameters. Raises `InvalidRequestError` whose `param` is spelled as the client spelled it."""
         given_bias = self.logit_bias or {}
         biases = {key: bias for key, bias in given_bias.items() if bias is not False}
@@ -153,6 +169,7 @@ class SamplingRequest(StrictRequest):
             "cache_salt": secrets.token_hex(16) if self.cache_prompt is False else self.cache_salt,
             "priority": self.priority,
             "max_latency_ms": self.max_latency_ms,
+            "structured_outputs": self.form,
             **others,
         }
         given: dict[str, Any] = {key: value for key, value in values.items() if value is not None}

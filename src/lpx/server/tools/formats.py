@@ -4,7 +4,8 @@
   `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, one pair of tags a call.
 - llama3: the answer is `{"name": …, "parameters": {…}}`, several of them separated by `;`, perhaps behind
   `<|python_tag|>`.
-- mistral: `[TOOL_CALLS]` and a JSON list of calls, or, for each call, `[TOOL_CALLS]name[ARGS]{…}`.
+- mistral: `[TOOL_CALLS]` and a JSON list of calls. mistral_named: `[TOOL_CALLS]name[ARGS]{…}` for each call. One parser
+  reads both.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal, Protocol
 from lpx.server.tools.calls import CallArguments, CallStart, MakeId, Piece, make_call_id
 from lpx.server.tools.scanner import CallScanner, ValueScanner
 
-ToolFormat = Literal["hermes", "llama3", "mistral"]
+ToolFormat = Literal["hermes", "llama3", "mistral", "mistral_named"]
 
 _WHITE = " \t\r\n"
 HERMES_BEGIN, HERMES_END = "<tool_call>", "</tool_call>"
@@ -47,12 +48,17 @@ def make_parser(
     return MistralParser(make_id)
 
 
+def shows_marks(tool_format: ToolFormat) -> bool:
+    """Whether calls can only be told by marks that models have as control tokens, so that these must be in the text."""
+    return tool_format != "hermes"
+
+
 def format_of_template(source: str | None) -> ToolFormat | None:
     """The format that a chat template's own words show; None when the template knows nothing of tools."""
     if source is None or "tools" not in source:
         return None
     if MISTRAL_BEGIN in source:
-        return "mistral"
+        return "mistral_named" if MISTRAL_ARGUMENTS in source else "mistral"
     if HERMES_BEGIN in source:
         return "hermes"
     if PYTHON_TAG in source or '"parameters"' in source or "ipython" in source:
