@@ -163,7 +163,7 @@ def percentile(values: list[float], share: float) -> float:
 
 def drift_mb(memory: Memory, settle_s: float) -> tuple[float, float]:
     """Memory after `settle_s`, and the largest distance from it later on."""
-    settled = [mb for seconds, mb in memory if seconds >= settle_s]
+    settled = [mb for seconds, mb in memory if seconds >= settle_s] or [memory[-1][1]]
     return settled[0], max(abs(mb - settled[0]) for mb in settled)
 
 
