@@ -30,6 +30,7 @@ namespace {
 
 template <class T>
 using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Sums = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using MaskRows = nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -130,13 +131,21 @@ struct BoundDecoder {
 
     // With `more_steps`, one decode row a sequence: each sampled id is fed into a next step, until all are done, an id
     // of `stop_ids` is sampled or logits are not finite. The first result then has the ids of every step run.
+    // `pool_sums` [pools, hidden size] is changed in place.
     nb::tuple step(Array<int32_t> token_ids, Array<int32_t> row_begin, Array<int32_t> start_position,
                    Array<int32_t> block_ids, Array<int32_t> table_begin, Array<int32_t> logit_rows,
                    Array<int32_t> sampling, Array<int32_t> drafted, Array<int64_t> positions, Array<int32_t> targets,
                    Array<int32_t> top, Array<float> numbers, Array<int32_t> top_k, Array<uint64_t> seeds,
                    Array<int32_t> ids, Array<int32_t> ids_begin, Array<float> bias_values, Array<int32_t> mask,
-                   MaskRows masks, int more_steps, Array<int32_t> stop_ids, Array<int32_t> stop_begin) {
-        const StepInput step = step_input(token_ids, row_begin, start_position, block_ids, table_begin, logit_rows);
+                   MaskRows masks, int more_steps, Array<int32_t> stop_ids, Array<int32_t> stop_begin,
+                   Array<int32_t> pool_begin, Array<int32_t> pool_end, Sums pool_sums) {
+        if (pool_sums.shape(0) != pool_begin.size() ||
+            (pool_begin.size() > 0 && pool_sums.shape(1) != static_cast<size_t>(decoder.config().hidden_size)))
+            throw std::invalid_argument("pool sums do not have one row of the hidden size per pool");
+        StepInput step = step_input(token_ids, row_begin, start_position, block_ids, table_begin, logit_rows);
+        step.pool_begin = span_of(pool_begin);
+        step.pool_end = span_of(pool_end);
+        step.pool_sums = pool_sums.data();
         const SamplingInput input = sampling_input(sampling, drafted, positions, targets, top, numbers, top_k, seeds,
                                                    ids, ids_begin, bias_values, mask, masks);
         check(input, std::ssize(step.logit_rows), decoder.config().vocab_size);
@@ -189,7 +198,9 @@ struct BoundDecoder {
                 .start_position = span_of(start_position),
                 .block_ids = span_of(block_ids),
                 .table_begin = span_of(table_begin),
-                .logit_rows = span_of(logit_rows)};
+                .logit_rows = span_of(logit_rows),
+                .pool_begin = {},
+                .pool_end = {}};
     }
 };
 
@@ -292,7 +303,7 @@ void bind_decoder(nb::module_& m) {
         .def("step", &BoundDecoder::step, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
              "table_begin"_a, "logit_rows"_a, "sampling"_a, "drafted"_a, "positions"_a, "targets"_a, "top"_a,
              "numbers"_a, "top_k"_a, "seeds"_a, "ids"_a, "ids_begin"_a, "bias_values"_a, "mask"_a, "masks"_a,
-             "more_steps"_a, "stop_ids"_a, "stop_begin"_a)
+             "more_steps"_a, "stop_ids"_a, "stop_begin"_a, "pool_begin"_a, "pool_end"_a, "pool_sums"_a)
         .def("logits", &BoundDecoder::logits, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
              "table_begin"_a, "logit_rows"_a)
         .def_prop_ro("most_screened_rows", [](const BoundDecoder& d) { return d.decoder.kernels().screen_rows; })

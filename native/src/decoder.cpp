@@ -217,9 +217,10 @@ struct Decoder::Worker {
             meet(Phase::Down);
             pending_norm = &w.ffn_post_norm;
         }
-        if (input.logit_rows.empty()) return;
+        if (input.logit_rows.empty() && input.pools() == 0) return;
         add_projected(*pending_norm);
         if (!few) meet(Phase::Norm);
+        add_to_pools();
         // A row may come twice: there can be more of them than rows.
         const int64_t most = few ? std::min(kPrivateRows, logit_rows(c)) : logit_rows(c);
         for (int64_t first = 0; first < std::ssize(input.logit_rows); first += most) {
@@ -345,6 +346,28 @@ struct Decoder::Worker {
                 combine(own.gate.data() + row * stride, own.up.data() + row * stride, end - begin,
                         b.gated.data() + row * b.inter + begin);
         }
+    }
+
+    // Each number of a sum belongs to one thread, which adds the rows in their order: the bits do not depend on how a
+    // prompt was cut (I1).
+    void add_to_pools() {
+        if (input.pools() == 0) return;
+        float* const hidden = b.shared.normed.data();
+        for (int64_t p = 0; p < input.pools(); ++p) {
+            const int64_t first = input.pool_begin[p];
+            const Range range = share(input.pool_end[p] - first, thread, threads);
+            for (int64_t row = first + range.begin; row < first + range.end; ++row)
+                kernels.rms_norm(x + row * b.hidden, d.weights_.final_norm().data(), c.norm_eps, c.hidden_size,
+                                 hidden + row * b.hidden);
+        }
+        meet(Phase::Norm);
+        const Range columns = share(c.hidden_size, thread, threads);
+        for (int64_t p = 0; p < input.pools(); ++p) {
+            double* const sum = input.pool_sums + p * c.hidden_size;
+            for (int64_t row = input.pool_begin[p]; row < input.pool_end[p]; ++row)
+                for (int64_t i = columns.begin; i < columns.end; ++i) sum[i] += hidden[row * b.hidden + i];
+        }
+        meet(Phase::Norm);  // the head writes to the same rows
     }
 
     // Logits of the rows [first, first + count) of logit_rows, or what they are wanted for.
@@ -585,6 +608,15 @@ void Decoder::check(const StepInput& input) const {
     for (const int32_t row : input.logit_rows) {
         if (row < previous || row >= input.rows()) fail("rows that want logits are out of range or out of order");
         previous = row;
+    }
+    if (std::ssize(input.pool_end) != input.pools() || (input.pools() > 0 && input.pool_sums == nullptr))
+        fail("pools without an end or a sum");
+    previous = 0;
+    for (int64_t p = 0; p < input.pools(); ++p) {
+        if (input.pool_begin[p] < previous || input.pool_end[p] <= input.pool_begin[p] ||
+            input.pool_end[p] > input.rows())
+            fail("pooled rows are out of range or out of order");
+        previous = input.pool_end[p];
     }
 }
 

@@ -40,8 +40,8 @@ class Decoder {
     // To be called after the last weight: checks them and allocates KV cache and work buffers.
     void finish();
 
-    // Runs one step: writes the KV rows, then hands the logits to `sink`. Throws std::invalid_argument for tokens,
-    // positions or blocks out of range, before anything is written.
+    // Runs one step: writes the KV rows, adds to the pools, then hands the logits to `sink`. Throws
+    // std::invalid_argument for tokens, positions or blocks out of range, before anything is written.
     void step(const StepInput& input, LogitSink& sink);
 
     const KvCache* kv_cache() const { return cache_.get(); }  // null before finish()

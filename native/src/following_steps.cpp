@@ -12,6 +12,7 @@ void check(const FollowingSteps& following, const StepInput& step, const Samplin
     if (following.count < 0) fail("a negative number of steps cannot follow");
     if (following.count == 0) return;
     const int64_t sequences = step.sequences();
+    if (step.pools() > 0) fail("no steps can follow where rows are pooled");
     if (step.rows() != sequences || std::ssize(step.logit_rows) != sequences)
         fail("steps can follow only where each sequence has one row and samples from it");
     for (int64_t i = 0; i < sequences; ++i)

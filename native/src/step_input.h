@@ -13,9 +13,14 @@ struct StepInput {
     std::span<const int32_t> block_ids;       // block tables, sequence after sequence
     std::span<const int32_t> table_begin;     // [sequences + 1] into block_ids
     std::span<const int32_t> logit_rows;      // rows that need logits, ascending; a row may come twice
+    // Rows [pool_begin[p], pool_end[p]), behind those of the pool before it, whose final hidden states (after the last
+    // norm) are added to the hidden_size numbers from pool_sums + p * hidden_size on, row after row.
+    std::span<const int32_t> pool_begin, pool_end;  // [pools]
+    double* pool_sums = nullptr;
 
     int64_t rows() const { return std::ssize(token_ids); }
     int64_t sequences() const { return std::ssize(start_position); }
+    int64_t pools() const { return std::ssize(pool_begin); }
 };
 
 // Takes the logits of each row of StepInput::logit_rows, on whatever thread; may change them.

@@ -37,7 +37,10 @@ def __getattr__(name: str) -> Any:
 
         return StructuredOutputsParams
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("lpx")
+        try:
+            return version("lpx")
+        except PackageNotFoundError:  # run from a checkout
+            return "0+checkout"
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -138,6 +138,9 @@ class Decoder:
         more_steps: int,
         stop_ids: _Int32s,
         stop_begin: _Int32s,
+        pool_begin: _Int32s,
+        pool_end: _Int32s,
+        pool_sums: NDArray[np.float64],
     ) -> _SamplingResults: ...
     @property
     def most_screened_rows(self) -> int: ...

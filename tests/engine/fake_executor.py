@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lpx.runtime.step import ExecutorInfo, SequenceInput, SequenceOutput, StepBatch, StepResult, TokenLogprobs
 
 MASK = 2**64 - 1
+HIDDEN = 6  # numbers of a hidden state
 BOS, EOS, END_OF_TURN = 256, 257, 258
 
 
@@ -51,6 +55,19 @@ def expected_scores(prompt: Sequence[int]) -> list[float]:
 
 def fake_logprob(fingerprint: int, token_id: int) -> float:
     return -(mix(fingerprint, token_id) % 10_000) / 1000
+
+
+def fake_hidden(fingerprint: int) -> NDArray[np.float64]:
+    return np.array([mix(fingerprint, index) % 2001 / 1000 - 1 for index in range(HIDDEN)])
+
+
+def expected_hidden(prompt: Sequence[int]) -> list[NDArray[np.float64]]:
+    """The hidden state behind each token of a prompt."""
+    fingerprint, states = 0, []
+    for position, token_id in enumerate(prompt):
+        fingerprint = mix(fingerprint, position, token_id)
+        states.append(fake_hidden(fingerprint))
+    return states
 
 
 class ByteTokenizer:
@@ -128,13 +145,14 @@ class FakeExecutor:
         before_step: Callable[[int], None] | None = None,
     ) -> None:
         self.info = ExecutorInfo(
-            "cpu", "fake", 1, "F32 100%", "f16", block_size, num_blocks, 1000, num_blocks * block_size, 10, 1000
+            "cpu", "fake", 1, "F32 100%", "f16", block_size, num_blocks, 1000, num_blocks * block_size, 10, 1000, HIDDEN
         )
         self.budget = budget
         self.choose = choose
         self.poisoned = poisoned  # a sequence whose history holds this id reports an error
         self.fail_at_step = fail_at_step
         self.before_step = before_step
+        self.window = 0  # of penalties, in tokens; 0: they look at all
         self.steps: list[StepRecord] = []
         self.closed = 0
         self._slots: list[tuple[int, int, int] | None] = [None] * (num_blocks * block_size)
@@ -207,14 +225,24 @@ class FakeExecutor:
             for position, target in enumerate(sequence.score_targets, sequence.start_position):
                 _, at = self._history(sequence, position + 1)
                 scores.append(None if target < 0 else self._score(at, target, sequence.score_logprobs))
-        return SequenceOutput(sampled, logprobs, scores)
+        return SequenceOutput(sampled, logprobs, scores, pool_sum=self._pool(sequence))
+
+    def _pool(self, sequence: SequenceInput) -> NDArray[np.float64] | None:
+        if sequence.pool_rows is None:
+            return None
+        pooled = np.zeros(HIDDEN) if sequence.pool_sum is None else sequence.pool_sum.copy()
+        for row in range(*sequence.pool_rows):
+            _, fingerprint = self._history(sequence, sequence.start_position + row + 1)
+            pooled += fake_hidden(fingerprint)
+        return pooled
 
     def _sample(self, sequence: SequenceInput, tokens: list[int], fingerprint: int, position: int, drafted: int) -> int:
         settings = sequence.sampling
         assert settings is not None
         if settings.needs_history:
-            prompt_and_output = [*sequence.prompt_ids, *sequence.output_ids]
-            assert prompt_and_output == tokens[: len(tokens) - drafted], "wrong history for penalties"
+            history = [*sequence.prompt_ids, *sequence.output_ids]
+            expected = tokens[: len(tokens) - drafted]
+            assert history == (expected[-self.window :] if self.window else expected), "wrong history for penalties"
         certain = [token_id for token_id, bias in settings.logit_bias.items() if bias >= 100]
         if certain:
             return certain[0]

@@ -68,6 +68,12 @@ class ReferenceModel:
 
     def logits(self, token_ids, stored=None):
         """[tokens, vocab] of every position of one prompt."""
+        logits = self._head(self.hidden(token_ids, stored))
+        cap = self.config.get("final_logit_softcapping") if self.gemma else None
+        return cap * np.tanh(logits / cap) if cap else logits
+
+    def hidden(self, token_ids, stored=None):
+        """[tokens, hidden size] behind the last norm."""
         self._stored = stored
         ids = np.asarray(token_ids)
         embedding = self.weights["model.embed_tokens.weight"]
@@ -76,10 +82,7 @@ class ReferenceModel:
             x = x * self.dtype(math.sqrt(self.config["hidden_size"]))
         for layer in range(self.config["num_hidden_layers"]):
             x = self._layer(x, layer)
-        x = self._norm(x, "model.norm.weight")
-        logits = self._head(x)
-        cap = self.config.get("final_logit_softcapping") if self.gemma else None
-        return cap * np.tanh(logits / cap) if cap else logits
+        return self._norm(x, "model.norm.weight")
 
     def log_probs(self, token_ids, stored=None):
         return log_softmax(self.logits(token_ids, stored))

@@ -16,7 +16,7 @@ import uvicorn
 
 from lpx.engine.async_engine import AsyncEngine
 from lpx.server.app import create_app
-from lpx.server.http_protocol import BoundedHttpProtocol, QuietServer, run_on_new_loop
+from lpx.server.http_protocol import QuietServer, bounded_protocol, run_on_new_loop
 from lpx.server.listen import bind_socket
 from lpx.server.settings import ServerSettings
 
@@ -44,12 +44,19 @@ class LiveServer:
     ) -> None:
         self.engine = engine
         self.ends_idle = True
-        listener = bind_socket("127.0.0.1", 0)
+        self.listener = listener = bind_socket("127.0.0.1", 0)
         self.port: int = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.app = create_app(engine, settings)
         config = uvicorn.Config(
-            self.app, http=BoundedHttpProtocol, ws="none", log_config=None, access_log=False, lifespan="on"
+            self.app,
+            http=bounded_protocol(self.app.state.service.settings),
+            ws="websockets-sansio",
+            ws_max_size=self.app.state.service.settings.max_body_bytes,
+            ws_per_message_deflate=False,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: QuietServer | None = None

@@ -33,6 +33,12 @@ def test_models_tell_what_is_in_use(shared_server: LiveServer) -> None:
     assert shared_server.get("/v1/models/other").status_code == 404
 
 
+def test_version(shared_server: LiveServer) -> None:
+    from lpx import __version__
+
+    assert shared_server.get("/version").json() == {"version": __version__}
+
+
 def test_health_answers_get_and_head(shared_server: LiveServer) -> None:
     assert shared_server.get("/health").json() == {"status": "ok"}
     head = shared_server.client.head("/health")
@@ -54,7 +60,16 @@ def test_health_says_loading_until_the_model_answers() -> None:
         assert halfway.wait(120)
         response = server.get("/health")
         assert response.status_code == 503
-        assert response.json() == {"status": "loading", "phase": "loading", "progress": 0.25}
+        assert response.json() == {
+            "status": "loading",
+            "phase": "loading",
+            "progress": 0.25,
+            "loaded_bytes": 50,
+            "total_bytes": 200,
+        }
+        assert server.get("/health/live").json() == {"status": "alive"}
+        ready = server.get("/health/ready")
+        assert (ready.status_code, ready.json(), ready.headers["retry-after"]) == (503, response.json(), "1")
         for early in (server.get("/v1/models"), server.post("/generate", {"prompt": "a"})):
             assert early.status_code == 503
             assert early.json()["error"]["code"] == "loading"
@@ -77,6 +92,9 @@ def test_ready_only_after_a_token_was_generated() -> None:
         go_on.set()
         eventually(lambda: server.get("/health").status_code == 200)
         assert len(executor.steps) == 1
+        ready = server.get("/health/ready")
+        assert (ready.status_code, ready.json()["status"]) == (200, "ok")
+        assert ready.json()["warm_up_token_ms"] > 0
     finally:
         go_on.set()
         server.close()

@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine, RequestStream
     from lpx.engine.engine import Engine
     from lpx.engine.llm import LLM
-    from lpx.engine.outputs import CompletionOutput, EngineInfo, EngineStats, Logprob, RequestDelta, RequestOutput
+    from lpx.engine.outputs import (
+        CompletionOutput,
+        EmbeddingOutput,
+        EngineInfo,
+        EngineStats,
+        Logprob,
+        RequestDelta,
+        RequestOutput,
+    )
     from lpx.engine.outputs import Timings as Timings
     from lpx.engine.sampling_params import SamplingParams
 
@@ -20,6 +28,7 @@ _HOMES = {
     "LLM": "llm",
     "AsyncEngine": "async_engine",
     "CompletionOutput": "outputs",
+    "EmbeddingOutput": "outputs",
     "Engine": "engine",
     "EngineInfo": "outputs",
     "EngineStats": "outputs",
@@ -35,6 +44,7 @@ __all__ = [
     "LLM",
     "AsyncEngine",
     "CompletionOutput",
+    "EmbeddingOutput",
     "Engine",
     "EngineInfo",
     "EngineStats",

@@ -29,6 +29,7 @@ from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError, QueueF
 
 if TYPE_CHECKING:
     from lpx.engine.structured.compiler import CompiledGrammar
+    from lpx.model.pooling import Pooling
     from lpx.model.tokenizer import Tokenizer
 
 _Result = TypeVar("_Result")
@@ -226,6 +227,36 @@ class AsyncEngine:
                 chat_template_kwargs=chat_template_kwargs,
             )
         )
+
+    async def encode_for_embedding(self, text: str) -> list[int]:
+        """See `Engine.encode_for_embedding`; runs in a worker thread."""
+        return await self._in_worker(self._engine.encode_for_embedding, text)
+
+    async def encode_text(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """See `Engine.encode_text`; runs in a worker thread."""
+        return await self._in_worker(
+            partial(self._engine.encode_text, text, add_special=add_special, parse_special=parse_special)
+        )
+
+    async def decode(self, token_ids: list[int]) -> str:
+        """The text of token ids, control tokens as they are spelled; runs in a worker thread."""
+        return await self._in_worker(partial(self._engine.tokenizer.decode, token_ids, skip_special=False))
+
+    @property
+    def pooling(self) -> Pooling:
+        """How the model wants embeddings made."""
+        return self._engine.pooling
+
+    @property
+    def hidden_size(self) -> int:
+        """Numbers of an embedding."""
+        return self._engine.hidden_size
+
+    def submit_embedding(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> RequestStream:
+        """As `submit`, for a request whose only delta has the sum of hidden states in `pooled`."""
+        return self._submit(self._engine.make_embedding_request(prompt, params, request_id))
 
     async def compile_grammar(self, params: SamplingParams) -> CompiledGrammar | None:
         """See `Engine.compile_grammar`, for `submit`; runs in a worker thread, and without one where there is none."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from lpx.engine.deadlines import Deadlines
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.drafting.speculation import Speculation
+from lpx.engine.embedding import rows_to_pool
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.logprobs import describe_logprobs
 from lpx.engine.outputs import EngineInfo, EngineStats, FinishReason, RequestDelta, TokenLogprobDict, make_timings
@@ -25,12 +26,14 @@ from lpx.engine.request_intake import Prompt, RequestIntake
 from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.scheduler import Scheduler
 from lpx.engine.sequence import Request, Sequence, SequenceState
+from lpx.engine.step_times import StepTimes
 from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError
 from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch, TokenLogprobs
 
 if TYPE_CHECKING:
     from lpx.engine.structured.position import GrammarPosition
     from lpx.model.chat_template import ChatTemplate
+    from lpx.model.pooling import Pooling
     from lpx.model.tokenizer import Tokenizer
     from lpx.options import EngineOptions
 
@@ -57,6 +60,7 @@ class Engine(RequestIntake):
         chat_template: ChatTemplate | None = None,
         model_name: str = "model",
         architecture: str = "",
+        pooling: Pooling | None = None,
         dtype: str = "auto",
         vocab_size: int | None = None,
         eos_token_ids: frozenset[int] = frozenset(),
@@ -79,6 +83,8 @@ class Engine(RequestIntake):
             eos_token_ids=frozenset(eos_token_ids | tokenizer.eos_ids),
             max_model_len=min(max_model_len, facts.num_blocks * facts.block_size),
             seed=seed,
+            pooling=pooling,
+            hidden_size=facts.hidden_size,
             logit_rows=vocab_size or tokenizer.vocab_size,
         )
         self.executor = executor
@@ -127,6 +133,7 @@ class Engine(RequestIntake):
         self._prompt_tokens_total = 0
         self._generation_tokens_total = 0
         self._steps_total = 0
+        self.step_times = StepTimes()
         self._step_ns = 0  # of the last step
         self._finished_total: dict[str, int] = {
             "stop": 0,
@@ -214,14 +221,17 @@ class Engine(RequestIntake):
         An error of one sequence ends its request with an "error" delta. Any other error ends all requests so and sets
         `failed`: nobody knows what state the device is in, so the engine takes no more.
         """
-        late = self._end_overdue() if self._deadlines.next_ns <= monotonic_ns() else []
+        begin = monotonic_ns()
+        late = self._end_overdue() if self._deadlines.next_ns <= begin else []
         try:
-            plan = self.scheduler.schedule(self._deadlines.ms_left(monotonic_ns()))
+            plan = self.scheduler.schedule(self._deadlines.ms_left(begin))
             if not plan:
                 return late
             now = monotonic_ns()
             rows = [self._fill_row(sequence, count, now) for sequence, count in plan]
+            filled = monotonic_ns()
             drafts = self._draft(plan)
+            drafted = monotonic_ns()
             outputs = self._run(rows, 0 if drafts is not None else self._steps_to_follow(plan))
             if len(outputs) != len(plan):
                 raise RuntimeError(f"the executor returned {len(outputs)} results for {len(plan)} sequences")
@@ -254,6 +264,12 @@ class Engine(RequestIntake):
             else:
                 if delta is not None:
                     deltas.append(delta)
+        self.step_times.note(
+            (begin, filled, drafted, now, monotonic_ns()),
+            steps,
+            sum(len(row.token_ids) for row in rows),
+            bool(self.scheduler.prompt_rows),
+        )
         return deltas
 
     def reset(self) -> None:
@@ -283,6 +299,7 @@ class Engine(RequestIntake):
             finished_total=dict(self._finished_total),
             drafts=DraftCounts() if self.speculation is None else self.speculation.counts,
             step_cost_ms={} if self.speculation is None else self.speculation.costs.shown(),
+            step_times=self.step_times,
             drafts_declined={} if self.speculation is None else dict(self.speculation.declined),
         )
 
@@ -308,13 +325,23 @@ class Engine(RequestIntake):
         row.start_position = start
         row.block_table = sequence.block_table
         row.sample_rows = 1 if end == len(sequence.tokens) and sequence.wants_tokens else 0
-        row.banned_ids = tuple(sequence.stop_ids) if len(sequence.output_ids) < request.params.min_tokens else ()
+        params = request.params
+        row.banned_ids = params.banned_token_ids or ()
+        if len(sequence.output_ids) < params.min_tokens:
+            row.banned_ids = (*sequence.stop_ids, *row.banned_ids)
+        if params.windowed:
+            row.output_ids = sequence.output_ids[-params.repeat_last_n :]
+            more = params.repeat_last_n - len(row.output_ids)
+            row.prompt_ids = request.prompt_ids[-more:] if more else ()
         if sequence.grammar is not None:
             row.masks = sequence.grammar.mask if row.sample_rows else None
             if request.params.ignore_eos:  # which holds as long as the grammar can go on
                 row.banned_ids = tuple(self.eos_token_ids.union(row.banned_ids))
         if request.prompt_logprobs is not None:
             self._fill_score_targets(sequence, start, end)
+        if request.pooling is not None:
+            row.pool_rows = rows_to_pool(request.pooling, start, end, sequence.prompt_length)
+            row.pool_sum = None if start == 0 else request.pool_sum  # 0: at the beginning, or preempted
         return row
 
     def _draft(self, plan: list[tuple[Sequence, int]]) -> list[list[int]] | None:
@@ -366,7 +393,9 @@ class Engine(RequestIntake):
             row = sequence.row
             if more < 1:
                 return 0
-            if count != 1 or not row.sample_rows or row.banned_ids or row.prompt_ids or row.score_targets:
+            if count != 1 or not row.sample_rows or row.banned_ids or row.score_targets:
+                return 0
+            if row.sampling is None or row.sampling.needs_history:
                 return 0
             if (
                 row.logprobs is not None or row.masks is not None or not sequence.output_ids
@@ -396,12 +425,15 @@ class Engine(RequestIntake):
         row = sequence.row
         if row.score_targets and output.scores is not None:
             self._accept_scores(request, output.scores)
+        if row.pool_rows is not None:
+            request.pool_sum = output.pool_sum
         if not row.sample_rows:
             if sequence.wants_tokens or sequence.pending:
                 return None
-            return self._make_delta(sequence, "", [], None, "length", None, now)
+            return self._make_delta(sequence, "", [], None, "length" if request.pooling is None else "stop", None, now)
         if not sequence.first_token_ns:
             sequence.first_token_ns = now
+            self._limit_decoding(request, now)
         sequence.last_token_ns = now
         params = request.params
         output_ids = sequence.output_ids
@@ -489,6 +521,7 @@ class Engine(RequestIntake):
             delta.prompt_logprobs = request.prompt_logprobs
         if finish_reason is not None:
             self.scheduler.finish(sequence, sound=finish_reason != "error")
+            delta.pooled = request.pool_sum
             delta.timings = make_timings(
                 request.arrival_ns,
                 request.first_scheduled_ns,
@@ -508,6 +541,14 @@ class Engine(RequestIntake):
                 del self._requests[request.request_id]
                 self._deadlines.remove(request)
         return delta
+
+    def _limit_decoding(self, request: Request, now: int) -> None:
+        """The first token is there: from here on `max_decode_ms` counts."""
+        if request.params.max_decode_ms is None:
+            return
+        self._deadlines.remove(request)
+        request.deadline_ns = min(request.deadline_ns, now + int(request.params.max_decode_ms * 1e6))
+        self._deadlines.add(request)
 
     def _end_overdue(self) -> list[RequestDelta]:
         overdue = self._deadlines.overdue(monotonic_ns())

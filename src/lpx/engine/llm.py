@@ -8,8 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lpx.engine.embedding import check_dimensions, finish_embedding
 from lpx.engine.engine import Engine
-from lpx.engine.outputs import CompletionOutput, EngineInfo, EngineStats, RequestDelta, RequestOutput, Timings
+from lpx.engine.outputs import (
+    CompletionOutput,
+    EmbeddingOutput,
+    EngineInfo,
+    EngineStats,
+    RequestDelta,
+    RequestOutput,
+    Timings,
+)
 from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.sequence import Request
 from lpx.errors import InvalidRequestError
@@ -139,6 +148,44 @@ class LLM:
             for conversation in conversations
         ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def embed(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        *,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingOutput]:
+        """The embedding of each text: its hidden states, pooled as the model says (the mean, if it says nothing).
+
+        `prompts` as for `generate`. With `normalize`, as OpenAI's are, embeddings have length 1, so that a dot product
+        is their cosine. `dimensions` keeps so many of their first numbers. Raises `InvalidRequestError`.
+        """
+        inputs = _as_prompts(prompts)
+        with self._turn() as engine:
+            check_dimensions(dimensions, engine.hidden_size)
+            requests = [engine.make_embedding_request(prompt) for prompt in inputs]
+            pooled: dict[str, RequestDelta] = {}
+            with _progress_bar(len(requests), use_tqdm) as progress:
+                for request in requests:
+                    engine.add(request)
+                while engine.has_work:
+                    for delta in engine.step():
+                        if delta.error is not None:
+                            raise delta.error
+                        pooled[delta.request_id] = delta
+                        progress.update()
+            kind = engine.pooling.kind
+        outputs = []
+        for request in requests:
+            delta = pooled[request.request_id]
+            assert delta.pooled is not None
+            vector = finish_embedding(
+                delta.pooled, kind, len(request.prompt_ids), dimensions=dimensions, normalize=normalize
+            )
+            outputs.append(EmbeddingOutput(vector, request.prompt_ids, delta.timings))
+        return outputs
 
     def stream(self, prompt: PromptInput, sampling_params: SamplingParams | None = None) -> Iterator[RequestDelta]:
         """Deltas of one request as they come. Leaving the loop early ends the request and frees its blocks."""

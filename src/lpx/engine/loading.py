@@ -80,6 +80,7 @@ def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | 
                 chat_template=chat_template,
                 model_name=options.served_model_name or files.name,
                 architecture=files.config.architecture,
+                pooling=files.pooling,
                 dtype=dtype,
                 vocab_size=files.config.vocab_size,
                 eos_token_ids=files.eos_token_ids,

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lpx.engine.drafting.draft_counts import DraftCounts
+from lpx.engine.step_times import StepTimes
 from lpx.errors import LpxError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FinishReason = Literal["stop", "length", "timeout", "abort", "error"]
 
@@ -65,6 +70,16 @@ class RequestDelta:
     prompt_logprobs: list[TokenLogprobDict | None] | None = None  # in the first delta of choice 0, when asked for
     timings: Timings | None = None  # in the last delta
     error: LpxError | None = None
+    pooled: NDArray[np.float64] | None = None  # sum of hidden states [hidden size], in the last delta of an embedding
+
+
+@dataclass(slots=True)
+class EmbeddingOutput:
+    """The embedding of one text."""
+
+    embedding: NDArray[np.float32]  # [dimensions], of length 1 unless asked otherwise
+    prompt_token_ids: list[int]
+    timings: Timings | None = None
 
 
 @dataclass(slots=True)
@@ -113,6 +128,7 @@ class EngineStats:
     drafts: DraftCounts  # of all sequences
     step_cost_ms: dict[int, float]  # expected, by rows of a decode step; empty: not known
     drafts_declined: dict[str, int]  # decode steps of sequences without a draft, by reason
+    step_times: StepTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +220,7 @@ def merge_deltas(deltas: Iterable[RequestDelta]) -> list[RequestDelta]:
                 prompt_logprobs=next((d.prompt_logprobs for d in group if d.prompt_logprobs is not None), None),
                 timings=last.timings,
                 error=last.error,
+                pooled=last.pooled,
             )
         )
     return merged

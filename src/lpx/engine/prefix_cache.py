@@ -46,7 +46,7 @@ class PrefixCache:
     def find(self, sequence: Sequence) -> list[int]:
         """Blocks that hold the beginning of `sequence`. At least its last token is left to compute."""
         blocks: list[int] = []
-        if sequence.must_score:  # every position of its prompt has to be computed for its score
+        if sequence.needs_every_row:
             return blocks
         find = self._kv_cache.find
         for index in range(self._most_shared(sequence)):
@@ -61,7 +61,7 @@ class PrefixCache:
 
         Asked once a step. A sequence that has not advanced since the last time is not waited for.
         """
-        if sequence.must_score or found >= self._most_shared(sequence):
+        if sequence.needs_every_row or found >= self._most_shared(sequence):
             return False
         donor = self._in_progress.get(self._name(sequence, found))
         if donor is None:
@@ -91,7 +91,7 @@ class PrefixCache:
         request = sequence.request
         if request.cached_tokens is None:  # the other choices find what the first one computes: they do not count
             request.cached_tokens = min(sequence.num_computed, sequence.prompt_length)
-            if not sequence.must_score:
+            if not sequence.needs_every_row:
                 self.queried_tokens += sequence.prompt_length
                 self.hit_tokens += request.cached_tokens
 

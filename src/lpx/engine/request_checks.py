@@ -10,23 +10,23 @@ from lpx.engine.sampling_params import SamplingParams
 from lpx.errors import ContextLengthError, InvalidRequestError
 
 
-def checked_prompt_ids(prompt: Any, vocab_size: int) -> list[int]:
+def checked_prompt_ids(prompt: Any, vocab_size: int, *, param: str = "prompt") -> list[int]:
     """A prompt given as token ids, as a list of its own. Raises `InvalidRequestError` for anything else."""
     if not isinstance(prompt, Sequence):
-        raise InvalidRequestError(f"prompt must be text or token ids, not {type(prompt).__name__}", param="prompt")
+        raise InvalidRequestError(f"{param} must be text or token ids, not {type(prompt).__name__}", param=param)
     ids = list(prompt)
     if not ids:
-        raise InvalidRequestError("prompt holds no token ids", param="prompt")
+        raise InvalidRequestError(f"{param} holds no token ids", param=param)
     # Prompts can be long: the good case is settled without a loop in Python.
     if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocab_size:
         return ids
     for given in ids:
         if isinstance(given, bool) or not isinstance(given, Integral):
-            raise InvalidRequestError(f"prompt token ids must be whole numbers, not {given!r:.60}", param="prompt")
+            raise InvalidRequestError(f"{param} token ids must be whole numbers, not {given!r:.60}", param=param)
         token_id = int(given)
         if not 0 <= token_id < vocab_size:
             raise InvalidRequestError(
-                f"prompt has the token id {token_id}, but the model's ids are 0 to {vocab_size - 1}", param="prompt"
+                f"{param} has the token id {token_id}, but the model's ids are 0 to {vocab_size - 1}", param=param
             )
     return [int(token_id) for token_id in ids]
 
@@ -44,9 +44,23 @@ def check_length(prompt_ids: list[int], params: SamplingParams, max_model_len: i
         )
 
 
+def check_prompt_length(ids: list[int], max_model_len: int, *, param: str = "prompt") -> None:
+    """Raise `ContextLengthError` for a prompt that is only read, and longer than the context."""
+    if len(ids) > max_model_len:
+        raise ContextLengthError(
+            f"{param} has {len(ids)} tokens, but the context holds {max_model_len}: shorten it or raise "
+            "--max-model-len",
+            param=param,
+        )
+
+
 def check_params_ids(params: SamplingParams, vocab_size: int) -> None:
     """Raise `InvalidRequestError` for token ids in the parameters that the model does not have."""
-    for name, token_ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias)):
+    for name, token_ids in (
+        ("stop_token_ids", params.stop_token_ids),
+        ("logit_bias", params.logit_bias),
+        ("banned_token_ids", params.banned_token_ids),
+    ):
         for token_id in token_ids or ():
             if token_id >= vocab_size:
                 raise InvalidRequestError(

@@ -14,10 +14,11 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from lpx.engine.detokenizer import Detokenizer
-from lpx.engine.request_checks import check_length, check_params_ids, checked_prompt_ids
+from lpx.engine.request_checks import check_length, check_params_ids, check_prompt_length, checked_prompt_ids
 from lpx.engine.sampling_params import SamplingParams, choice_seed
 from lpx.engine.sequence import Request, Sequence
 from lpx.errors import ChatTemplateError, ContextLengthError, InvalidRequestError
+from lpx.model.pooling import Pooling
 from lpx.runtime.step import SequenceInput
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class RequestIntake:
         eos_token_ids: frozenset[int],
         max_model_len: int,
         seed: int | None,
+        pooling: Pooling | None = None,
+        hidden_size: int = 0,
         logit_rows: int | None = None,
     ) -> None:
         self.tokenizer = tokenizer
@@ -52,6 +55,8 @@ class RequestIntake:
         self.vocab_size = vocab_size  # ids that a client may name
         self.eos_token_ids = eos_token_ids
         self.max_model_len = max_model_len
+        self.pooling = pooling or Pooling()
+        self.hidden_size = hidden_size  # numbers of an embedding
         self._model_name = model_name
         self._seed = seed
         self._seeds_drawn = itertools.count(1)
@@ -172,11 +177,45 @@ class RequestIntake:
                 ),
                 grammar=None if grammar is None else _begin(grammar, params),
             )
-            if settings.needs_history:
+            if settings.needs_history and not params.windowed:
                 row.prompt_ids = ids
                 row.output_ids = sequence.output_ids
             request.sequences.append(sequence)
         request.unfinished = params.n
+        return request
+
+    def encode_text(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of a text, with (`add_special`) what the model wants before it; with `parse_special` the spelling
+        of a control token means that token. To look at: a prompt that is to run is encoded by `encode_prompt`."""
+        self._check_text_length(text)
+        if not parse_special:
+            return self.tokenizer.encode(text, add_special=add_special)
+        return self.tokenizer.encode_segments(self.tokenizer.split_markers(text), add_special=add_special)
+
+    def encode_for_embedding(self, text: str) -> list[int]:
+        """Token ids of a text to embed, with what the model wants before and behind it."""
+        return [*self.encode_prompt(text), *self.pooling.end_ids]
+
+    def make_embedding_request(
+        self, prompt: Prompt, params: SamplingParams | None = None, request_id: str | None = None
+    ) -> Request:
+        """A validated request whose last delta has the sum of hidden states; of `params` only what is not sampling
+        counts (salt, priority, latency)."""
+        if isinstance(prompt, str):
+            ids = self.encode_for_embedding(prompt)
+            if not ids:
+                raise InvalidRequestError("input is empty, and the model adds no token of its own", param="input")
+        else:
+            ids = checked_prompt_ids(prompt, self.vocab_size, param="input")
+        check_prompt_length(ids, self.max_model_len, param="input")
+        request = Request(request_id or f"request-{next(self._ids)}", ids, params or SamplingParams(), monotonic_ns())
+        request.pooling = self.pooling.kind
+        row = SequenceInput((), 0, ())
+        sequence = Sequence(
+            request, 0, max_length=len(ids), row=row, stop_ids=frozenset(), detokenizer=Detokenizer(self.tokenizer)
+        )
+        request.sequences.append(sequence)
+        request.unfinished = 1
         return request
 
     def _forget_grammar(self, grammar: CompiledGrammar) -> None:

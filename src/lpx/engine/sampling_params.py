@@ -57,6 +57,9 @@ class SamplingParams:
     - `structured_outputs`: the form that the text shall have, see `StructuredOutputsParams`, or a dict of its fields.
       The text ends where the form is complete.
     - `priority`: lower values are served first; 0 is usual.
+    - `repeat_last_n`: penalties look at so many of the latest tokens of prompt and output; -1 at all, 0 at none.
+    - `banned_token_ids` are never sampled.
+    - `max_decode_ms`: so long after its first token the request ends with what there is, and `finish_reason` "timeout".
     - `max_latency_ms`: so long after its arrival the request ends with what there is, and `finish_reason` "timeout".
     """
 
@@ -83,6 +86,9 @@ class SamplingParams:
     priority: int = 0
     max_latency_ms: float | None = None
     speculative: Speculative = "auto"
+    repeat_last_n: int = -1
+    banned_token_ids: Sequence[int] | None = None  # kept as a tuple
+    max_decode_ms: float | None = None
     structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
@@ -99,8 +105,10 @@ class SamplingParams:
         keep("frequency_penalty", _real, -2.0, 2.0)
         keep("min_tokens", _whole, 0, _MAX_COUNT)
         keep("priority", _whole, -_MAX_PRIORITY, _MAX_PRIORITY)
-        if self.max_latency_ms is not None:
-            keep("max_latency_ms", _real, 0.0, _MAX_LATENCY_MS, True)
+        keep("repeat_last_n", _whole, -1, _MAX_COUNT)
+        for name in ("max_latency_ms", "max_decode_ms"):
+            if getattr(self, name) is not None:
+                keep(name, _real, 0.0, _MAX_LATENCY_MS, True)
         for name, low, high in (
             ("seed", -(2**63), _MASK64),
             ("max_tokens", 0, _MAX_COUNT),
@@ -116,6 +124,9 @@ class SamplingParams:
         keep("logit_bias", _bias)
         keep("stop", _stop_strings)
         keep("stop_token_ids", _stop_ids)
+        keep("banned_token_ids", _stop_ids)
+        if self.windowed:  # a draft would be sampled with other windows than its tokens one by one
+            object.__setattr__(self, "speculative", "off")
         keep("cache_salt", _salt)
         keep("structured_outputs", _structured)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -129,20 +140,28 @@ class SamplingParams:
             )
 
     @property
+    def windowed(self) -> bool:
+        """Whether penalties look at a part of the tokens only."""
+        return self.repeat_last_n > 0 and (
+            self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+        )
+
+    @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
     def sampler_settings(self, seed: int, vocab_size: int) -> SamplerSettings:
         """The part that the sampler needs, for a choice whose seed is `seed` in [0, 2**64)."""
+        looks_back = self.repeat_last_n != 0
         return SamplerSettings(
             temperature=self.temperature,
             top_k=min(max(self.top_k, 0), vocab_size),
             top_p=self.top_p,
             min_p=self.min_p,
             seed=seed,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty if looks_back else 1.0,
+            presence_penalty=self.presence_penalty if looks_back else 0.0,
+            frequency_penalty=self.frequency_penalty if looks_back else 0.0,
             logit_bias=dict(self.logit_bias or {}),
         )
 

@@ -13,8 +13,12 @@ from lpx.engine.sampling_params import SamplingParams
 from lpx.runtime.step import SequenceInput
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from lpx.engine.detokenizer import Detokenizer
     from lpx.engine.structured.position import GrammarPosition
+    from lpx.model.pooling import PoolingKind
 
 
 class SequenceState(Enum):
@@ -33,6 +37,8 @@ class Request:
         "first_scheduled_ns",
         "owner",
         "params",
+        "pool_sum",
+        "pooling",
         "prompt_ids",
         "prompt_logprobs",
         "request_id",
@@ -59,6 +65,9 @@ class Request:
         # Prompt scoring is choice 0's work: `scored` rows have been scored, all but the last prompt row need it.
         self.prompt_logprobs: list[TokenLogprobDict | None] | None = None
         self.scored = 0
+        # Of an embedding: which tokens' hidden states are summed up, and their sum so far.
+        self.pooling: PoolingKind | None = None
+        self.pool_sum: NDArray[np.float64] | None = None
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
 
@@ -181,3 +190,8 @@ class Sequence:
     @property
     def must_score(self) -> bool:
         return self.index == 0 and not self.request.scoring_done
+
+    @property
+    def needs_every_row(self) -> bool:
+        """Whether nothing of it may come from the prefix cache: each row gives something beside its KV."""
+        return self.must_score or self.request.pooling in ("mean", "first")

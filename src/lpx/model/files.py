@@ -24,6 +24,7 @@ from lpx.model.hf_config import config_from_hf
 from lpx.model.hf_folder import HfFolder
 from lpx.model.mapped_file import MappedFile, StoredTensor
 from lpx.model.models_dir import read_manifest
+from lpx.model.pooling import Pooling, pooling_from_folder, pooling_from_gguf
 from lpx.model.safetensors_reader import read_shards
 from lpx.model.tokenizer_source import TokenizerSource
 from lpx.model.weight_names import WeightMap, WeightRule, map_weights
@@ -90,6 +91,7 @@ class ModelFiles:
         file_bytes: size of all weight files together.
         eos_token_ids: the union of what every part of the model names as end of text or turn.
         chat_template: as shipped; None when the model has none.
+        pooling: how hidden states become an embedding.
         ignored_tensors: tensors that are knowingly left alone.
     """
 
@@ -104,6 +106,7 @@ class ModelFiles:
         tokenizer_source: TokenizerSource,
         eos_token_ids: frozenset[int],
         chat_template: str | None,
+        pooling: Pooling,
     ) -> None:
         self.path = path
         self.format: Literal["gguf", "safetensors"] = format
@@ -112,6 +115,7 @@ class ModelFiles:
         self.tokenizer_source = tokenizer_source
         self.eos_token_ids = eos_token_ids
         self.chat_template = chat_template
+        self.pooling = pooling
         self.file_bytes = sum(file.size for file in files)
         self.ignored_tensors = weight_map.ignored
         self._files = files
@@ -244,6 +248,7 @@ def _open_gguf(path: Path, max_model_len: int | None) -> ModelFiles:
             tokenizer_source=source,
             eos_token_ids=source.eos_ids,
             chat_template=template,
+            pooling=pooling_from_gguf(metadata, source.eos_id, bool(source.add_eos), where),
         )
     except BaseException:
         for file in files:
@@ -269,6 +274,7 @@ def _open_folder(path: Path, max_model_len: int | None) -> ModelFiles:
             tokenizer_source=source,
             eos_token_ids=source.eos_ids,
             chat_template=folder.chat_template(),
+            pooling=pooling_from_folder(path),
         )
     except BaseException:
         for file in files:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(slots=True)
 class SamplerSettings:
@@ -63,6 +66,10 @@ class SequenceInput:
     # that leave nothing of it do not hold. None: every id may be sampled.
     masks: NDArray[np.uint32] | None = None
     stop_ids: Collection[int] = ()  # sampling one of these ends the steps that follow
+    # Rows [begin, end) whose final hidden states (after the last norm) are added to `pool_sum`, in their order: so the
+    # bits of the sum do not depend on how a prompt was cut into steps. None: nothing is pooled.
+    pool_rows: tuple[int, int] | None = None
+    pool_sum: NDArray[np.float64] | None = None  # [hidden size] of the rows before; None: zeros
 
 
 @dataclass(slots=True)
@@ -97,6 +104,7 @@ class SequenceOutput:
     logprobs: list[TokenLogprobs] | None  # length sample_rows when asked for
     scores: list[TokenLogprobs | None] | None  # length len(score_targets) when asked for
     error: str | None = None  # what went wrong in these rows alone (NaN logits); the other sequences are unaffected
+    pool_sum: NDArray[np.float64] | None = None  # [hidden size] with this step's rows, when asked for
 
 
 @dataclass(slots=True)
@@ -119,6 +127,7 @@ class ExecutorInfo:
     kv_bytes: int
     work_bytes: int
     bytes_per_token: int  # weight bytes read by a decode step of one row
+    hidden_size: int = 0  # numbers of a hidden state
 
 
 class Executor(Protocol):

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import logging
-import traceback
 from typing import Any
 
 from starlette.responses import Response
 
 from lpx.errors import InvalidRequestError, LpxError, QueueFullError
+from lpx.server.log_format import trimmed_frames
 
 logger = logging.getLogger("lpx.server")
 
 _MAX_MESSAGE = 1000  # characters; error bodies stay far below 4 KB even when every one is escaped
+# Parameters of the engine that requests spell in another way.
+_HTTP_NAMES = {"banned_token_ids": "logit_bias", "max_decode_ms": "t_max_predict_ms"}
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -85,8 +87,10 @@ def describe(exc: BaseException) -> tuple[int, dict[str, Any], dict[str, str] | 
     if isinstance(exc, HttpError):
         return exc.status, error_object(exc.status, exc.message, param=exc.param, code=exc.code), exc.headers
     if isinstance(exc, InvalidRequestError):
-        status = exc.http_status
-        return status, error_object(status, str(exc), param=exc.param, code=exc.code, type_=exc.error_type), None
+        status, text, param = exc.http_status, str(exc), exc.param
+        if param in _HTTP_NAMES:
+            text, param = text.replace(param, _HTTP_NAMES[param]), _HTTP_NAMES[param]
+        return status, error_object(status, text, param=param, code=exc.code, type_=exc.error_type), None
     if isinstance(exc, LpxError) and exc.http_status < 500:
         status = exc.http_status
         headers = {"retry-after": str(exc.retry_after_s)} if isinstance(exc, QueueFullError) else None
@@ -103,6 +107,40 @@ def exception_response(exc: BaseException) -> Response:
     return Response(data, status_code=status, headers=headers, media_type="application/json")
 
 
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_ANTHROPIC_PATH = "/v1/messages"
+
+
+def as_anthropic(status: int, error: dict[str, Any]) -> dict[str, Any]:
+    """OpenAI's error object in Anthropic's shape."""
+    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error["error"]["message"]}}
+
+
+def anthropic_error(exc: BaseException) -> tuple[int, dict[str, Any], dict[str, str] | None]:
+    """As `describe`, in Anthropic's shape."""
+    status, error, headers = describe(exc)
+    return status, as_anthropic(status, error), headers
+
+
+def anthropic_response(exc: BaseException) -> Response:
+    status, body, headers = anthropic_error(exc)
+    data = json.dumps(body, ensure_ascii=True).encode("ascii")
+    return Response(data, status_code=status, headers=headers, media_type="application/json")
+
+
+def response_for_path(exc: BaseException, path: str) -> Response:
+    """The answer to an error, in the shape that clients of the path expect."""
+    return anthropic_response(exc) if path.startswith(_ANTHROPIC_PATH) else exception_response(exc)
+
+
 def log_exception(exc: BaseException) -> None:
     """Log an error that the client is told nothing of.
 
@@ -112,5 +150,5 @@ def log_exception(exc: BaseException) -> None:
     if isinstance(exc, LpxError) and exc.__cause__ is None:
         logger.error("a request failed: %s", exc)
         return
-    frames = "".join(traceback.format_tb(exc.__traceback__))
-    logger.error("unexpected %s while serving a request\n%s", type(exc).__name__, frames.rstrip())
+    frames = trimmed_frames(exc.__traceback__)
+    logger.error("unexpected %s while serving a request\n%s", type(exc).__name__, frames)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from lpx.engine.outputs import RequestDelta, Timings, TokenLogprobDict
 from lpx.engine.sampling_params import SamplingParams
 from lpx.errors import EngineStoppedError
+from lpx.server.caller import current_caller
 from lpx.server.latencies import Latencies
+from lpx.server.rate_limits import Ticket
+from lpx.server.text_log import Transcript
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from lpx.engine.async_engine import AsyncEngine, RequestStream
     from lpx.engine.structured.compiler import CompiledGrammar
 
@@ -34,6 +41,7 @@ class Choice:
     logprobs: list[TokenLogprobDict] | None
     finish_reason: str
     stop_reason: int | str | None
+    pooled: NDArray[np.float64] | None = None  # of an embedding: the sum of hidden states
 
 
 @dataclass(slots=True)
@@ -65,10 +73,13 @@ class Generation:
     usage: Usage
     prompt_logprobs: list[list[TokenLogprobDict | None] | None]
     latencies: Latencies
+    ticket: Ticket
+    transcript: Transcript | None = None
     timings: Timings | None = None  # of the request, when it is a single one
     finish_reasons: list[str] = field(default_factory=list)
     _pumps: list[asyncio.Task[None]] = field(default_factory=list)
     _start: float = field(default_factory=monotonic)
+    _first_token: float | None = None  # when the first of any choice came
     _last_token: dict[tuple[int, int], float] = field(default_factory=dict)  # by prompt and choice
 
     @classmethod
@@ -81,18 +92,46 @@ class Generation:
         latencies: Latencies,
         grammar: CompiledGrammar | None = None,
     ) -> Generation:
-        """Submit every prompt or none. Raises what `AsyncEngine.submit` raises."""
-        streams: list[RequestStream] = []
-        try:
-            for index, prompt in enumerate(prompts):
-                name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
-                streams.append(engine.submit(prompt, params, request_id=name, grammar=grammar))
-        except BaseException:
-            for stream in streams:
-                stream.abort()
-            raise
+        """Submit every prompt or none, as the caller's key and limits have it.
+
+        Raises what `Caller.admit` and `AsyncEngine.submit` raise.
+        """
+        params, ticket, transcript = _admit(engine, prompts, params, request_id)
+        streams = _submit_all(partial(engine.submit, grammar=grammar), prompts, params, request_id, ticket)
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
-        return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies)
+        return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies, ticket, transcript)
+
+    @classmethod
+    def start_embeddings(
+        cls,
+        engine: AsyncEngine,
+        prompts: Sequence[list[int]],
+        params: SamplingParams,
+        request_id: str,
+        latencies: Latencies,
+    ) -> Generation:
+        """As `start`, for prompts to embed: each has one choice, whose `pooled` is the sum of hidden states."""
+        params, ticket, transcript = _admit(engine, prompts, params, request_id)
+        streams = _submit_all(engine.submit_embedding, prompts, params, request_id, ticket)
+        usage = Usage(prompt_tokens=sum(map(len, prompts)))
+        return cls(engine, streams, 1, usage, [None] * len(prompts), latencies, ticket, transcript)
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """Of the first prompt."""
+        return self.streams[0].prompt_token_ids
+
+    def timings_so_far(self) -> dict[str, float | int]:
+        """llama.cpp's object, as this process sees it while the request runs."""
+        now = monotonic()
+        first = self._first_token if self._first_token is not None else now
+        return llama_cpp_timings(
+            self.usage.prompt_tokens,
+            self.usage.cached_tokens,
+            1e3 * (first - self._start),
+            self.usage.completion_tokens,
+            1e3 * (now - first),
+        )
 
     async def __aenter__(self) -> Generation:
         return self
@@ -104,6 +143,9 @@ class Generation:
             pump.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await pump
+        self.ticket.settle(self.usage.prompt_tokens + self.usage.completion_tokens)
+        if self.transcript is not None:
+            self.transcript.end(self.n * len(self.streams))
 
     async def deltas(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
         """(prompt index, delta) of all requests as they come, until every choice has ended.
@@ -115,6 +157,8 @@ class Generation:
             self.usage.completion_tokens += len(delta.token_ids)
             self.usage.cached_by_prompt[prompt_index] = delta.cached_tokens
             self._note_latency((prompt_index, delta.index), delta)
+            if self.transcript is not None:
+                self.transcript.add(prompt_index * self.n + delta.index, delta.text, delta.finish_reason)
             if delta.prompt_logprobs is not None:
                 self.prompt_logprobs[prompt_index] = delta.prompt_logprobs
             if delta.finish_reason is not None:
@@ -136,12 +180,15 @@ class Generation:
         if count := len(delta.token_ids):
             last = self._last_token.get(choice)
             if last is None:
+                self._first_token = self._first_token or now
                 self.latencies.time_to_first_token.observe(now - self._start)
             else:
                 self.latencies.inter_token.observe((now - last) / count, count)
             self._last_token[choice] = now
         if delta.finish_reason is not None:
             self.latencies.end_to_end.observe(now - self._start)
+            if delta.timings is not None:
+                self.latencies.note_end(delta.timings)
 
     async def _merged(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
         if len(self.streams) == 1:
@@ -186,6 +233,61 @@ class Generation:
                     logprobs=logprobs if any(delta.logprobs is not None for delta in group) else None,
                     finish_reason=group[-1].finish_reason or "stop",
                     stop_reason=group[-1].stop_reason,
+                    pooled=group[-1].pooled,
                 )
             )
         return choices
+
+
+def _admit(
+    engine: AsyncEngine, prompts: Sequence[list[int]], params: SamplingParams, request_id: str
+) -> tuple[SamplingParams, Ticket, Transcript | None]:
+    """What the caller may do, what it has to give back at the end, and where its texts go, if anywhere."""
+    caller = current_caller()
+    params, ticket = caller.admit(prompts, params, engine.info.max_model_len)
+    if caller.text_log is None:
+        return params, ticket, None
+
+    def decode(ids: Sequence[int]) -> str:
+        return engine.tokenizer.decode(ids, skip_special=False)
+
+    return params, ticket, Transcript(caller.text_log, caller.name, request_id, engine.info.model, prompts, decode)
+
+
+def llama_cpp_timings(
+    prompt_tokens: int, cached_tokens: int, prompt_ms: float, completion_tokens: int, decode_ms: float
+) -> dict[str, float | int]:
+    """Where the time went, as llama.cpp's clients know it: `predicted` begins behind the first token."""
+    computed, predicted = prompt_tokens - cached_tokens, max(completion_tokens - 1, 0)
+    return {
+        "cache_n": cached_tokens,
+        "prompt_n": computed,
+        "prompt_ms": round(prompt_ms, 3),
+        "prompt_per_token_ms": round(prompt_ms / computed, 4) if computed else 0.0,
+        "prompt_per_second": round(1e3 * computed / prompt_ms, 2) if prompt_ms else 0.0,
+        "predicted_n": completion_tokens,
+        "predicted_ms": round(decode_ms, 3),
+        "predicted_per_token_ms": round(decode_ms / predicted, 4) if predicted else 0.0,
+        "predicted_per_second": round(1e3 * predicted / decode_ms, 2) if decode_ms else 0.0,
+    }
+
+
+def _submit_all(
+    submit: Callable[..., RequestStream],
+    prompts: Sequence[list[int]],
+    params: SamplingParams,
+    request_id: str,
+    ticket: Ticket,
+) -> list[RequestStream]:
+    """Every prompt or none: when one is refused, those before it are taken back."""
+    streams: list[RequestStream] = []
+    try:
+        for index, prompt in enumerate(prompts):
+            name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
+            streams.append(submit(prompt, params, request_id=name))
+    except BaseException:
+        for stream in streams:
+            stream.abort()
+        ticket.settle(0)
+        raise
+    return streams

@@ -9,9 +9,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from lpx.engine.outputs import RequestDelta
-from lpx.errors import ContextLengthError
 from lpx.server.answer_reader import AnswerReader
-from lpx.server.chat_plan import plan_chat
+from lpx.server.chat_turn import start_turn
 from lpx.server.generation import Choice, Generation
 from lpx.server.limits import read_request
 from lpx.server.openai_logprobs import chat_logprobs, prompt_logprobs_json
@@ -20,7 +19,6 @@ from lpx.server.request_log import Call
 from lpx.server.schemas import ChatRequest
 from lpx.server.service import service_of
 from lpx.server.streaming import LINE_ENDS, ChunkWriter, EventStream, answer_json, dumps, json_string, timings_json
-from lpx.server.tools.request import choose_tools
 
 router = APIRouter()
 
@@ -30,36 +28,13 @@ Readers = list[AnswerReader | None]  # one a choice
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
     service = service_of(request)
-    engine = service.engine
+    service.check_ready()
     wanted = await read_request(request, service.settings, ChatRequest.parse)
-    service.check_model(wanted.model)
-    params = wanted.sampling_params(max_tokens=wanted.token_limit, n=wanted.choices, logprobs=wanted.wanted_logprobs)
-    continued = bool(wanted.continue_final_message)
-    plan = plan_chat(
-        wanted.messages,
-        template_source=engine.chat_template_source,
-        choice=choose_tools(wanted.tools, wanted.tool_choice, wanted.parallel_tool_calls),
-        splits_reasoning=wanted.splits_reasoning,
-        reasoning_effort=wanted.reasoning_effort,
-        template_kwargs=wanted.chat_template_kwargs,
-    )
-    prompt = await engine.encode_chat(
-        plan.messages,
-        tools=plan.tools,
-        add_generation_prompt=not continued if wanted.add_generation_prompt is None else wanted.add_generation_prompt,
-        continue_final_message=continued,
-        chat_template_kwargs=plan.template_kwargs,
-    )
-    params = plan.sampling_params(params, prompt, engine.tokenizer)
-    grammar = await engine.compile_grammar(params)
-    readers = [plan.reader(prompt, engine.tokenizer) for _ in range(wanted.choices)]
-    call = service.call(request, "chatcmpl", wanted.streams)
-    try:
-        generation = Generation.start(engine, [prompt], params, call.id, service.latencies, grammar)
-    except ContextLengthError as exc:
-        raise ContextLengthError(str(exc), param="messages") from None
+    turn = await start_turn(request, service, wanted, "chatcmpl")
+    call, generation = turn.call, turn.generation
+    readers = [turn.reader() for _ in range(wanted.choices)]
     if wanted.streams:
-        writer = ChunkWriter(call, "chat.completion.chunk", include_usage=wanted.include_usage)
+        writer = ChunkWriter(call, "chat.completion.chunk", wanted, generation)
         return EventStream(call, generation, _events(wanted, generation, writer, readers))
     return await answer_json(
         request, call, generation, lambda choices: _body(wanted, call, generation, choices, readers)
@@ -78,6 +53,8 @@ def _body(
         "usage": generation.usage.as_json(),
         "timings": timings_json(generation),
     }
+    if wanted.return_token_ids:
+        body["prompt_token_ids"] = generation.prompt_token_ids
     if wanted.prompt_logprobs is not None:
         body["prompt_logprobs"] = prompt_logprobs_json(generation.prompt_logprobs[0])
     return body
@@ -91,29 +68,33 @@ def _choice(wanted: ChatRequest, choice: Choice, reader: AnswerReader | None) ->
     message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
     if reader is not None:
         message |= message_of(reader.read(choice.text))
-    return {
+    shaped = {
         "index": choice.index,
         "message": message,
         "logprobs": logprobs,
         "finish_reason": choice.finish_reason if reader is None else reader.finish_reason(choice.finish_reason),
         "stop_reason": choice.stop_reason,
     }
+    return {**shaped, "token_ids": choice.token_ids} if wanted.return_token_ids else shaped
 
 
 async def _events(
     wanted: ChatRequest, generation: Generation, writer: ChunkWriter, readers: Readers
 ) -> AsyncGenerator[bytes, None]:
-    yield b"".join(writer.chunk(_role_choice(index)) for index in range(wanted.choices))
+    prompt = f',"prompt_token_ids":{dumps(generation.prompt_token_ids)}' if wanted.return_token_ids else ""
+    yield b"".join(writer.chunk(_role_choice(index), prompt) for index in range(wanted.choices))
     async for _, delta in generation.deltas():
         logprobs = "null"
         if delta.logprobs:
             content = chat_logprobs(delta.token_ids, delta.logprobs, wanted.top_logprobs or 0)
             logprobs = dumps({"content": content, "refusal": None})
+        if wanted.return_token_ids and delta.token_ids:
+            logprobs += f',"token_ids":{dumps(delta.token_ids)}'
         reader = readers[delta.index]
         if reader is not None:
             for choice in _read_chunks(reader, delta, logprobs):
                 yield writer.chunk(choice)
-        elif delta.text or delta.logprobs or delta.finish_reason is not None:
+        elif delta.text or logprobs != "null" or delta.finish_reason is not None:
             news = f'{{"content":{json_string(delta.text)}}}' if delta.text else "{}"
             yield writer.chunk(_chunk_choice(delta, news, logprobs, delta.finish_reason))
     if wanted.include_usage:
@@ -125,13 +106,14 @@ def _role_choice(index: int) -> str:
 
 
 def _read_chunks(reader: AnswerReader, delta: RequestDelta, logprobs: str) -> Iterator[str]:
-    """What a reader makes of a delta: a chunk each, the last with the end, the first with the log-probabilities."""
+    """What a reader makes of a delta: a chunk each, the last with the end, the first with the log-probabilities
+    (and what else stands beside them, as JSON text)."""
     pieces = reader.feed(delta.text) if delta.text else []
     reason = delta.finish_reason
     if reason is not None:
         pieces += reader.finish()
     news = [dumps(delta_of(piece)).translate(LINE_ENDS) for piece in pieces]
-    if reason is not None or (not news and delta.logprobs):
+    if reason is not None or (not news and logprobs != "null"):
         news.append("{}")
     for each in news[:-1]:
         yield _chunk_choice(delta, each, logprobs, None)

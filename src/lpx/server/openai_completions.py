@@ -13,6 +13,7 @@ from fastapi.responses import Response
 
 from lpx.engine.outputs import RequestDelta
 from lpx.errors import InvalidRequestError
+from lpx.server.generate import encode_given
 from lpx.server.generation import Choice, Generation
 from lpx.server.limits import read_request
 from lpx.server.openai_logprobs import CompletionLogprobs, prompt_logprobs_json
@@ -43,14 +44,15 @@ async def completions(request: Request) -> Response:
     )
     prompts = []
     for given in wanted.prompts:  # the first one that cannot run ends the request before the others are encoded
-        prompts.append(await engine.encode_prompt(given) if isinstance(given, str) else given)
+        prompt = await encode_given(engine, given, add_special=wanted.add_special_tokens is not False)
+        prompts.append(wanted.fit(prompt, engine.info.max_model_len, params.max_tokens))
         engine.validate(prompts[-1], params)
     grammar = await engine.compile_grammar(params)
     call = service.call(request, "cmpl", wanted.streams)
     generation = Generation.start(engine, prompts, params, call.id, service.latencies, grammar)
     answer = _Answer(wanted, prompts, engine, generation)
     if wanted.streams:
-        writer = ChunkWriter(call, "text_completion", include_usage=wanted.include_usage)
+        writer = ChunkWriter(call, "text_completion", wanted, generation)
         return EventStream(call, generation, answer.events(writer))
     return await answer_json(request, call, generation, lambda choices: answer.body(call, choices))
 
@@ -79,6 +81,7 @@ class _Answer:
         self._tokenizer = engine.tokenizer
         self._generation = generation
         self._logprobs: dict[int, CompletionLogprobs] = {}
+        self._told: set[int] = set()  # choices whose prompt's ids were streamed
 
     def _echo(self, prompt_index: int) -> str:
         if not self._wanted.echo:
@@ -122,6 +125,8 @@ class _Answer:
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
+        if self._wanted.return_token_ids:
+            shaped |= {"prompt_token_ids": self._prompts[choice.prompt_index], "token_ids": choice.token_ids}
         if self._wanted.prompt_logprobs is not None:
             shaped["prompt_logprobs"] = prompt_logprobs_json(self._generation.prompt_logprobs[choice.prompt_index])
         return shaped
@@ -161,14 +166,27 @@ class _Answer:
         logprobs = None
         if delta.logprobs:
             logprobs = self._logprobs[index].add(delta.token_ids, delta.logprobs)
-        if not delta.text and logprobs is None and delta.finish_reason is None:
+        ids = self._new_ids(index, delta) if self._wanted.return_token_ids else None
+        if not delta.text and logprobs is None and delta.finish_reason is None and ids is None:
             return b""
-        return writer.chunk(_chunk_choice(index, delta.text, logprobs, delta))
+        return writer.chunk(_chunk_choice(index, delta.text, logprobs, delta, ids))
+
+    def _new_ids(self, index: int, delta: RequestDelta) -> str | None:
+        """Token ids of a delta as JSON members; those of the prompt come with the first."""
+        if not delta.token_ids and delta.finish_reason is None:
+            return None
+        members = f'"token_ids":{dumps(delta.token_ids)},'
+        if index not in self._told:
+            self._told.add(index)
+            members += f'"prompt_token_ids":{dumps(self._prompts[index // self._wanted.choices])},'
+        return members
 
 
-def _chunk_choice(index: int, text: str, logprobs: dict[str, Any] | None, delta: RequestDelta | None) -> str:
+def _chunk_choice(
+    index: int, text: str, logprobs: dict[str, Any] | None, delta: RequestDelta | None, ids: str | None = None
+) -> str:
     logprobs_json = "null" if logprobs is None else dumps(logprobs)
     end = '"finish_reason":null'
     if delta is not None and delta.finish_reason is not None:
         end = f'"finish_reason":"{delta.finish_reason}","stop_reason":{dumps(delta.stop_reason)}'
-    return f'{{"index":{index},"text":{json_string(text)},"logprobs":{logprobs_json},{end}}}'
+    return f'{{"index":{index},"text":{json_string(text)},{ids or ""}"logprobs":{logprobs_json},{end}}}'

@@ -6,16 +6,22 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
+from lpx.errors import ConfigError
+from lpx.server.api_keys import KeyRing
+from lpx.server.caller import Callers
 from lpx.server.errors import HttpError, clip
 from lpx.server.latencies import Latencies
 from lpx.server.limits import safe_request_id
 from lpx.server.request_log import Call
+from lpx.server.sessions import Sessions
 from lpx.server.settings import ServerSettings
+from lpx.server.text_log import TextLog
 
 if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine
@@ -24,17 +30,26 @@ logger = logging.getLogger("lpx.server")
 
 Progress = Callable[[int, int], None]
 EngineLoader = Callable[[Progress], "AsyncEngine"]
+_REFUSAL_REASONS = ("key", "origin", "queue", "concurrent_requests", "requests_per_minute", "tokens_per_minute")
 State = Literal["loading", "warming up", "ok", "failed", "stopping"]
 
 
 class Service:
-    """Owns the engine's life in the server: loading in a thread, warm-up, use, shutdown."""
+    """Owns the engine's life in the server: loading in a thread, warm-up, use, shutdown; and who may use it."""
 
     def __init__(self, settings: ServerSettings) -> None:
+        """Raises `ConfigError` for keys that cannot be read and a log folder that cannot be used."""
         self.settings = settings
+        self.keys = KeyRing(settings.api_keys, settings.api_key_file)
+        self.sessions = Sessions(self.keys)
+        self.text_log = TextLog(settings.log_requests_to) if settings.log_requests_to is not None else None
+        self.callers = Callers(self.keys, settings.limits, self.text_log)
+        self.refusals: Counter[str] = Counter(dict.fromkeys(_REFUSAL_REASONS, 0))  # requests that were turned away
         self.started_at = int(time.time())
         self.latencies = Latencies()
-        self.progress = 0.0  # of loading, 0 to 1
+        self.loaded_bytes = 0  # of the model's file, so far
+        self.total_bytes = 0
+        self.warm_up_ms = 0.0  # what the warm-up token took
         self.load_error: Exception | None = None
         self.active: set[str] = set()  # ids of the generating calls that are being answered
         self._engine: AsyncEngine | None = None
@@ -72,7 +87,12 @@ class Service:
             self.load_error = exc
 
     def _note_progress(self, done: int, total: int) -> None:
-        self.progress = done / total if total else 0.0
+        self.loaded_bytes, self.total_bytes = done, total
+
+    @property
+    def progress(self) -> float:
+        """Of loading, 0 to 1."""
+        return self.loaded_bytes / self.total_bytes if self.total_bytes else 0.0
 
     async def use(self, engine: AsyncEngine) -> None:
         """Serve with `engine`, after one token that touches every weight and starts the threads."""
@@ -81,9 +101,9 @@ class Service:
         self._engine = engine
         self._state = "warming up"
         params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-        async for _ in engine.submit([0], params, request_id="warm-up"):
-            pass
-        self.progress = 1.0
+        async for delta in engine.submit([0], params, request_id="warm-up"):
+            if delta.timings is not None:
+                self.warm_up_ms = delta.timings.ttft_ms
         self._state = "ok"
 
     def stop_accepting(self) -> None:
@@ -105,8 +125,25 @@ class Service:
             self._loading.cancel()
         if self._engine is not None:
             await self._engine.shutdown()
+        if self.text_log is not None:
+            await asyncio.to_thread(self.text_log.close)
 
     # --- use ---
+
+    def count_refusal(self, reason: str) -> None:
+        """For /metrics; reasons are a fixed few."""
+        self.refusals[reason] += 1
+
+    def reload_keys(self) -> None:
+        """Read the key file again; what is wrong with it is logged, and the keys stay as they were."""
+        if not self.keys.can_reload:
+            return
+        try:
+            self.keys.reload()
+        except ConfigError as exc:
+            logger.error("the API keys stay as they were: %s", exc)
+        else:
+            logger.info("%d API keys are accepted now", len(self.keys.keys))
 
     @property
     def state(self) -> State:
@@ -133,6 +170,10 @@ class Service:
             headers={"retry-after": "1"},
         )
 
+    def check_ready(self) -> None:
+        """Raise `HttpError` 503 unless there is an engine to use."""
+        self.engine  # noqa: B018
+
     @property
     def model_name(self) -> str:
         return self.engine.info.model
@@ -147,7 +188,7 @@ class Service:
                 code="model_not_found",
             )
 
-    def call(self, request: Request, prefix: str, streamed: bool) -> Call:
+    def call(self, request: HTTPConnection, prefix: str, streamed: bool) -> Call:
         given = safe_request_id(request.headers.get("x-request-id"))
         call = Call(
             endpoint=request.url.path,

@@ -11,15 +11,18 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from json.encoder import encode_basestring
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lpx.server.errors import describe, exception_response
-from lpx.server.generation import Choice, Generation
+from lpx.server.generation import Choice, Generation, llama_cpp_timings
 from lpx.server.request_log import Call
+
+if TYPE_CHECKING:
+    from lpx.server.schemas.sampling import OpenAIRequest
 
 _T = TypeVar("_T")
 # Legal in JSON text, but taken for line ends by clients that split a stream with a Unicode-aware splitlines.
@@ -38,22 +41,47 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
+def json_response(value: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(dumps(value).encode("utf-8", "replace"), media_type="application/json", headers=headers)
+
+
 def event(value: Any) -> bytes:
     """One server-sent event."""
     return f"data: {dumps(value).translate(LINE_ENDS)}\n\n".encode()
 
 
+def typed_event(value: dict[str, Any]) -> bytes:
+    """One server-sent event that is named after the type of its object."""
+    return f"event: {value['type']}\ndata: {dumps(value).translate(LINE_ENDS)}\n\n".encode()
+
+
+def error_event(exc: Exception) -> bytes:
+    return event(describe(exc)[1])
+
+
 class ChunkWriter:
     """Chunks of one OpenAI stream: the part that never changes is encoded once."""
 
-    def __init__(self, call: Call, object_name: str, *, include_usage: bool) -> None:
+    def __init__(self, call: Call, object_name: str, wanted: OpenAIRequest, generation: Generation) -> None:
         head = {"id": call.id, "object": object_name, "created": call.created, "model": call.model}
         self._head = "data: " + dumps(head)[:-1]
-        self._tail = ',"usage":null}\n\n' if include_usage else "}\n\n"
+        self._tail = ',"usage":null}\n\n' if wanted.include_usage else "}\n\n"
+        self._generation = generation
+        self._shows_usage = wanted.continuous_usage
+        self._shows_timings = bool(wanted.timings_per_token)
 
-    def chunk(self, choice: str) -> bytes:
-        """A chunk of one choice, which is given as JSON text."""
-        return f'{self._head},"choices":[{choice}]{self._tail}'.encode()
+    def chunk(self, choice: str, more: str = "") -> bytes:
+        """A chunk of one choice, which is given as JSON text; `more` are members beside the choices."""
+        tail = self._tail if not (self._shows_usage or self._shows_timings) else self._live_tail()
+        return f'{self._head},"choices":[{choice}]{more}{tail}'.encode()
+
+    def _live_tail(self) -> str:
+        members: dict[str, Any] = {}
+        if self._shows_usage:
+            members["usage"] = self._generation.usage.as_json()
+        if self._shows_timings:
+            members["timings"] = self._generation.timings_so_far()
+        return f",{dumps(members)[1:]}\n\n"
 
     def usage(self, generation: Generation) -> bytes:
         """The chunk that comes last when the client asked for usage."""
@@ -80,6 +108,15 @@ def timings_json(generation: Generation) -> dict[str, float | int | str] | None:
         "drafted_tokens": timings.drafted_tokens,
         "accepted_tokens": timings.accepted_tokens,
         "mean_accepted_length": round(timings.mean_accepted_length, 3),
+        **llama_cpp_timings(
+            timings.prompt_tokens,
+            timings.cached_tokens,
+            timings.prefill_ms,
+            timings.completion_tokens,
+            timings.decode_ms,
+        ),
+        "draft_n": timings.drafted_tokens,
+        "draft_n_accepted": timings.accepted_tokens,
     }
 
 
@@ -109,7 +146,12 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def answer_json(
-    request: Request, call: Call, generation: Generation, build: Callable[[list[Choice]], dict[str, Any]]
+    request: Request,
+    call: Call,
+    generation: Generation,
+    build: Callable[[list[Choice]], dict[str, Any]],
+    *,
+    refuse: Callable[[BaseException], Response] = exception_response,
 ) -> Response:
     """Wait for all choices and answer with `build(choices)`."""
     status = 499  # client closed the request; the answer reaches nobody
@@ -123,7 +165,7 @@ async def answer_json(
     except ClientDisconnect:
         return Response(status_code=499)
     except Exception as exc:
-        response = exception_response(exc)
+        response = refuse(exc)
         status = response.status_code
         return response
     finally:
@@ -131,14 +173,24 @@ async def answer_json(
 
 
 class EventStream(Response):
-    """Streams encoded events, then `[DONE]`. An error after the start becomes one error event and ends the stream."""
+    """Streams encoded events, then `last`. An error after the start becomes one event by `fail` and ends the stream."""
 
-    def __init__(self, call: Call, generation: Generation, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(
+        self,
+        call: Call,
+        generation: Generation,
+        events: AsyncGenerator[bytes, None],
+        *,
+        last: bytes = DONE,
+        fail: Callable[[Exception], bytes] = error_event,
+    ) -> None:
         super().__init__(media_type="text/event-stream", headers={**_STREAM_HEADERS, **call.headers})
         del self.headers["content-length"]
         self._call = call
         self._generation = generation
         self._events = events
+        self._last = last
+        self._fail = fail
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = 499
@@ -158,8 +210,8 @@ class EventStream(Response):
             async with contextlib.aclosing(self._events) as events:
                 async for data in events:
                     await send({"type": "http.response.body", "body": data, "more_body": True})
-            last = DONE
+            last = self._last
         except Exception as exc:
             self._call.failed = type(exc).__name__
-            last = event(describe(exc)[1])
+            last = self._fail(exc)
         await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -87,7 +87,8 @@ class CpuExecutor:
         except ValueError as error:
             raise ModelFileError(f"{files.path}: {error}") from error
         windows = [layer.window for layer in config.layers]
-        return cls(decoder, _info(decoder, plan, packed), config.vocab_size, plan.max_model_len, windows)
+        info = _info(decoder, plan, packed, config.hidden_size)
+        return cls(decoder, info, config.vocab_size, plan.max_model_len, windows)
 
     @property
     def info(self) -> ExecutorInfo:
@@ -98,8 +99,8 @@ class CpuExecutor:
 
         A sequence whose logits are not finite gets an `error`; the others are unaffected.
         """
-        flat = FlatStep(batch, self._vocab_size)
-        return flat.results(self._open().step(**flat.rows, **flat.sampling, **flat.following))
+        flat = FlatStep(batch, self._vocab_size, self._info.hidden_size)
+        return flat.results(self._open().step(**flat.rows, **flat.sampling, **flat.following, **flat.pooling))
 
     def logits(self, batch: StepBatch) -> NDArray[np.float32]:
         """The step's logits [rows that sample or are scored, vocab] instead of its samples."""
@@ -152,7 +153,7 @@ def _packing(weight: WeightTensor, quantization: str | None) -> _native.Weight:
     return weight.name, weight.type, rows, cols, weight.data, weight.row_map, bits, weight.mapped
 
 
-def _info(decoder: _native.Decoder, plan: MemoryPlan, packed: dict[str, int]) -> ExecutorInfo:
+def _info(decoder: _native.Decoder, plan: MemoryPlan, packed: dict[str, int], hidden_size: int) -> ExecutorInfo:
     total = sum(packed.values())
     shares = sorted(packed.items(), key=lambda item: -item[1])
     return ExecutorInfo(
@@ -167,4 +168,5 @@ def _info(decoder: _native.Decoder, plan: MemoryPlan, packed: dict[str, int]) ->
         kv_bytes=decoder.kv_bytes,
         work_bytes=plan.work_bytes,
         bytes_per_token=decoder.bytes_per_row_step,
+        hidden_size=hidden_size,
     )

@@ -23,6 +23,7 @@ _NOT_FINITE = (
 
 
 _NO_IDS = np.empty(0, dtype=np.int32)
+_NOTHING_POOLED = {"pool_begin": _NO_IDS, "pool_end": _NO_IDS, "pool_sums": np.empty((0, 0))}
 _NO_MASKS = {"mask": _NO_IDS, "masks": np.empty((0, 0), dtype=np.uint32)}
 _NOTHING_FOLLOWS = {"more_steps": 0, "stop_ids": _NO_IDS, "stop_begin": _NO_IDS}
 
@@ -34,9 +35,10 @@ class FlatStep:
         rows: arguments about tokens and KV blocks, for `Decoder.step` and `Decoder.logits`.
         sampling: arguments about what happens to the logits, for `Decoder.step`.
         following: arguments about the steps that follow, for `Decoder.step`.
+        pooling: arguments about sums of hidden states, for `Decoder.step`, which writes the sums into them.
     """
 
-    def __init__(self, batch: StepBatch, vocab_size: int) -> None:
+    def __init__(self, batch: StepBatch, vocab_size: int, hidden_size: int = 0) -> None:
         token_ids: list[int] = []
         row_begin = [0]
         starts: list[int] = []
@@ -65,6 +67,7 @@ class FlatStep:
         masks = [sequence.masks for sequence in batch.sequences if sequence.masks is not None]
         mask_arrays = _masks_of_rows(batch.sequences, masks) if masks else _NO_MASKS
         self.sampling: dict[str, Any] = {**self._entries.arrays(), **settings.arrays(), **mask_arrays}
+        self.pooling: dict[str, Any] = self._pools(hidden_size)
         self.following: dict[str, Any] = _NOTHING_FOLLOWS
         if batch.more_steps:
             stop_ids: list[int] = []
@@ -77,6 +80,28 @@ class FlatStep:
                 "stop_ids": np.array(stop_ids, dtype=np.int32),
                 "stop_begin": np.array(stop_begin, dtype=np.int32),
             }
+
+    def _pools(self, hidden_size: int) -> dict[str, Any]:
+        begins: list[int] = []
+        ends: list[int] = []
+        sums: list[NDArray[np.float64]] = []
+        first_row = 0
+        for sequence in self._batch.sequences:
+            if sequence.pool_rows is not None:
+                begin, end = sequence.pool_rows
+                if not 0 <= begin < end <= len(sequence.token_ids):
+                    raise ValueError(f"pooled rows {begin} to {end} in a sequence of {len(sequence.token_ids)}")
+                begins.append(first_row + begin)
+                ends.append(first_row + end)
+                sums.append(np.zeros(hidden_size) if sequence.pool_sum is None else sequence.pool_sum)
+            first_row += len(sequence.token_ids)
+        if not sums:
+            return _NOTHING_POOLED
+        return {
+            "pool_begin": np.array(begins, dtype=np.int32),
+            "pool_end": np.array(ends, dtype=np.int32),
+            "pool_sums": np.array(sums, dtype=np.float64),  # a copy, which the native core adds to
+        }
 
     def _add_logit_rows(self, sequence: SequenceInput, first_row: int, settings: _Settings) -> None:
         count = len(sequence.token_ids)
@@ -117,6 +142,7 @@ class FlatStep:
             return self._results_of_steps(sampled.reshape(-1, len(finite)), finite)
         sampled_ids: list[int] = sampled.tolist()
         entry = 0
+        pool_sums = iter(self.pooling["pool_sums"])
 
         def scored(entry: int, top: int) -> TokenLogprobs:
             pairs = zip(top_ids[entry, :top].tolist(), top_logprobs[entry, :top].tolist(), strict=True)
@@ -151,6 +177,10 @@ class FlatStep:
                     entry += 1
             if not all_finite and not finite[first_entry:entry].all():
                 output = SequenceOutput(sampled_ids=[], logprobs=None, scores=None, error=_NOT_FINITE)
+            if sequence.pool_rows is not None:
+                output.pool_sum = next(pool_sums)
+                if not np.isfinite(output.pool_sum).all():
+                    output = SequenceOutput(sampled_ids=[], logprobs=None, scores=None, error=_NOT_FINITE)
             outputs.append(output)
         return StepResult(outputs)
 
