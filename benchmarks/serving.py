@@ -95,6 +95,7 @@ def servers(args: argparse.Namespace, stack: ExitStack) -> list[Server]:
         port = free_port()
         command = [args.peer_python, "-m", "llama_cpp.server", "--model", args.model, "--port", str(port)]
         command += ["--n_threads", threads, "--n_ctx", str(context)]
+        command += ["--interrupt_requests", "False"]  # else a new request ends the running one
         name = "llama-cpp-python"  # serves one request at a time, and knows no ignore_eos: end tokens are biased away
         bias = {"logit_bias": {str(token_id): -100 for token_id in args.eos_ids}}
         started.append(stack.enter_context(running(name, command, port, "/v1/models", bias)))

@@ -63,8 +63,11 @@ class StreamClient:
         if b" 200 " not in status or not chunked:
             raise RuntimeError(f"no stream: {status.decode(errors='replace').strip()}")
         rest = b""
-        while size := int(await self._reader.readline(), 16):
-            *records, rest = (rest + (await self._reader.readexactly(size + 2))[:-2]).split(b"\n\n")
+        while size := int(await self._reader.readline() or b"-1", 16):
+            if size < 0:
+                raise RuntimeError("the server ended a stream in its middle")
+            data = (await self._reader.readexactly(size + 2))[:-2].replace(b"\r\n", b"\n")
+            *records, rest = (rest + data).split(b"\n\n")
             now = perf_counter() - start
             for record in records:
                 self._note(answer, record, now)

@@ -126,7 +126,7 @@ def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
         ({"response_format": {"type": MARKER}}, "response_format"),
         ({"tools": [{"type": MARKER}]}, "tools"),
         ({"use_beam_search": True}, "use_beam_search"),
-        ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"guided_json": {"title": MARKER, "not": {}}}, "guided_json"),
         ({"guided_json": "{" + MARKER}, "guided_json"),
         ({"mirostat": 2}, "mirostat"),

@@ -61,6 +61,9 @@ class RequestStream:
         while not self._ready:
             if self._arrived:
                 arrived, self._arrived = self._arrived, []
+                if len(arrived) == 1:  # as it is wherever the reader keeps up
+                    self._ready.append(arrived[0])
+                    break
                 self._ready.extend(merge_deltas(delta for delta in arrived if delta.error is None))
                 self._ready.extend([delta for delta in arrived if delta.error is not None][:1])
             elif self._closed or self._open_choices == 0:
