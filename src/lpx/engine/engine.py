@@ -14,6 +14,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from lpx.engine.deadlines import Deadlines
+from lpx.engine.detokenizer import PieceDetokenizer
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.drafting.speculation import Speculation
 from lpx.engine.kv_cache import KVCache
@@ -126,6 +127,8 @@ class Engine(RequestIntake):
         self._generation_tokens_total = 0
         self._steps_total = 0
         self._step_ns = 0  # of the last step
+        self._decode_steps_total = 0
+        self._decode_ns_total = 0
         self._finished_total: dict[str, int] = {
             "stop": 0,
             "length": 0,
@@ -232,6 +235,9 @@ class Engine(RequestIntake):
         steps = 1 if drafts is not None else max([1, *(len(output.sampled_ids) for output in outputs)])
         self._steps_total += steps
         self._step_ns = (now - started) // steps
+        if not self.scheduler.prompt_rows:
+            self._decode_steps_total += steps
+            self._decode_ns_total += now - started
         self.scheduler.pace.observe(self.scheduler.decode_rows, self.scheduler.prompt_rows, 1e-6 * self._step_ns)
         if self.speculation is not None and _decodes_only(plan):
             self.speculation.costs.observe(sum(len(row.token_ids) for row in rows), 1e-6 * self._step_ns)
@@ -245,7 +251,8 @@ class Engine(RequestIntake):
                 if output.error is not None:
                     raise LpxError(f"the model failed on this request: {output.error}")
                 self.scheduler.advance(sequence, count + max(0, len(output.sampled_ids) - 1))
-                delta = self._accept(sequence, output, now)
+                held = len(output.sampled_ids) - 1 if drafts is not None and drafts[at] else 0
+                delta = self._accept(sequence, output, now, held)
             except Exception as error:
                 shown = error if isinstance(error, LpxError) else LpxError(f"the request failed: {error!r}")
                 deltas.extend(self._end_request(sequence.request, "error", _caused(shown, error)))
@@ -278,6 +285,8 @@ class Engine(RequestIntake):
             prefix_cache_queries_total=prefix_cache.queried_tokens if prefix_cache is not None else 0,
             prefix_cache_hits_total=prefix_cache.hit_tokens if prefix_cache is not None else 0,
             steps_total=self._steps_total,
+            decode_steps_total=self._decode_steps_total,
+            decode_seconds_total=self._decode_ns_total / 1e9,
             finished_total=dict(self._finished_total),
             drafts=DraftCounts() if self.speculation is None else self.speculation.counts,
             step_cost_ms={} if self.speculation is None else self.speculation.costs.shown(),
@@ -379,8 +388,9 @@ class Engine(RequestIntake):
             ]
             row.score_logprobs = request.params.prompt_logprobs or 0
 
-    def _accept(self, sequence: Sequence, output: SequenceOutput, now: int) -> RequestDelta | None:
-        """Take in the results of one sequence; None while its prompt is unfinished."""
+    def _accept(self, sequence: Sequence, output: SequenceOutput, now: int, drafted: int = 0) -> RequestDelta | None:
+        """Take in the results of one sequence, whose first `drafted` ids were drafted; None while its prompt is
+        unfinished."""
         request = sequence.request
         row = sequence.row
         if row.score_targets and output.scores is not None:
@@ -424,7 +434,7 @@ class Engine(RequestIntake):
         logprobs = None
         if output.logprobs is not None:
             logprobs = [describe_logprobs(entry, self.tokenizer) for entry in output.logprobs[: len(token_ids)]]
-        return self._make_delta(sequence, text, token_ids, logprobs, finish_reason, stop_reason, now)
+        return self._make_delta(sequence, text, token_ids, logprobs, finish_reason, stop_reason, now, drafted=drafted)
 
     def _accept_scores(self, request: Request, scores: SequenceOf[TokenLogprobs | None]) -> None:
         assert request.prompt_logprobs is not None
@@ -443,6 +453,7 @@ class Engine(RequestIntake):
         stop_reason: int | str | None,
         now: int,
         error: LpxError | None = None,
+        drafted: int = 0,
     ) -> RequestDelta:
         """A delta; with a `finish_reason` the sequence ends and its blocks are free."""
         request = sequence.request
@@ -458,6 +469,8 @@ class Engine(RequestIntake):
             stop_reason,
         )
         delta.error = error
+        if request.params.return_drafts and isinstance(sequence.detokenizer, PieceDetokenizer):
+            delta.pieces = [(piece, 0 <= at < drafted) for piece, at in sequence.detokenizer.take_pieces()]
         is_first = sequence.index == 0 and len(sequence.output_ids) == len(token_ids)
         if is_first and request.prompt_logprobs is not None and request.scoring_done:
             delta.prompt_logprobs = request.prompt_logprobs

@@ -22,6 +22,7 @@ class Logprob:
     bytes: bytes  # exact
 
 
+TextPiece = tuple[str, bool]  # text of one token, and whether that was drafted and accepted
 TokenLogprobDict = dict[int, Logprob]  # the token itself first, then the likeliest by rank
 
 
@@ -65,6 +66,7 @@ class RequestDelta:
     prompt_logprobs: list[TokenLogprobDict | None] | None = None  # in the first delta of choice 0, when asked for
     timings: Timings | None = None  # in the last delta
     error: LpxError | None = None
+    pieces: list[TextPiece] | None = None  # with return_drafts; joined they are `text`
 
 
 @dataclass(slots=True)
@@ -109,6 +111,8 @@ class EngineStats:
     prefix_cache_queries_total: int  # tokens of prompts that were looked up in the prefix cache
     prefix_cache_hits_total: int  # of these, tokens that were found
     steps_total: int
+    decode_steps_total: int  # of these, steps without rows of prompts
+    decode_seconds_total: float  # that those took
     finished_total: dict[str, int]  # choices by finish reason
     drafts: DraftCounts  # of all sequences
     step_cost_ms: dict[int, float]  # expected, by rows of a decode step; empty: not known
@@ -204,6 +208,13 @@ def merge_deltas(deltas: Iterable[RequestDelta]) -> list[RequestDelta]:
                 prompt_logprobs=next((d.prompt_logprobs for d in group if d.prompt_logprobs is not None), None),
                 timings=last.timings,
                 error=last.error,
+                pieces=_joined_pieces(group),
             )
         )
     return merged
+
+
+def _joined_pieces(group: list[RequestDelta]) -> list[TextPiece] | None:
+    if group[0].pieces is None:
+        return None
+    return [piece for delta in group for piece in delta.pieces or ()]

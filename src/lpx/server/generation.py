@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from lpx.engine.outputs import RequestDelta, Timings, TokenLogprobDict
+from lpx.engine.outputs import RequestDelta, TextPiece, Timings, TokenLogprobDict
 from lpx.engine.sampling_params import SamplingParams
 from lpx.errors import EngineStoppedError
 from lpx.server.latencies import Latencies
@@ -33,6 +33,7 @@ class Choice:
     logprobs: list[TokenLogprobDict] | None
     finish_reason: str
     stop_reason: int | str | None
+    pieces: list[TextPiece] | None = None  # with return_drafts
 
 
 @dataclass(slots=True)
@@ -184,6 +185,7 @@ class Generation:
                     logprobs=logprobs if any(delta.logprobs is not None for delta in group) else None,
                     finish_reason=group[-1].finish_reason or "stop",
                     stop_reason=group[-1].stop_reason,
+                    pieces=None if group[0].pieces is None else [p for delta in group for p in delta.pieces or ()],
                 )
             )
         return choices

@@ -16,7 +16,16 @@ from lpx.server.openai_logprobs import chat_logprobs, prompt_logprobs_json
 from lpx.server.request_log import Call
 from lpx.server.schemas import ChatRequest
 from lpx.server.service import service_of
-from lpx.server.streaming import ChunkWriter, EventStream, answer_json, dumps, json_string, timings_json
+from lpx.server.streaming import (
+    ChunkWriter,
+    EventStream,
+    answer_json,
+    dumps,
+    json_string,
+    pieces_json,
+    pieces_text,
+    timings_json,
+)
 
 router = APIRouter()
 
@@ -66,13 +75,16 @@ def _choice(wanted: ChatRequest, choice: Choice) -> dict[str, Any]:
     if choice.logprobs is not None:
         content = chat_logprobs(choice.token_ids, choice.logprobs, wanted.top_logprobs or 0)
         logprobs = {"content": content, "refusal": None}
-    return {
+    shaped = {
         "index": choice.index,
         "message": {"role": "assistant", "content": choice.text, "refusal": None},
         "logprobs": logprobs,
         "finish_reason": choice.finish_reason,
         "stop_reason": choice.stop_reason,
     }
+    if choice.pieces is not None:
+        shaped["pieces"] = pieces_json(choice.pieces)
+    return shaped
 
 
 async def _events(wanted: ChatRequest, generation: Generation, writer: ChunkWriter) -> AsyncGenerator[bytes, None]:
@@ -98,4 +110,6 @@ def _chunk_choice(delta: RequestDelta, logprobs: str) -> str:
     end = '"finish_reason":null'
     if delta.finish_reason is not None:
         end = f'"finish_reason":"{delta.finish_reason}","stop_reason":{dumps(delta.stop_reason)}'
+    if delta.pieces is not None:
+        end += f',"pieces":{pieces_text(delta.pieces)}'
     return f'{{"index":{delta.index},"delta":{content},"logprobs":{logprobs},{end}}}'

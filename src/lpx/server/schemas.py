@@ -309,6 +309,7 @@ class SamplingRequest(_Request):
     priority: int | None = None
     max_latency_ms: float | None = None
     speculative: str | None = None
+    return_drafts: bool | None = None
 
     @model_validator(mode="after")
     def _one_spelling(self) -> SamplingRequest:
@@ -341,6 +342,7 @@ class SamplingRequest(_Request):
             "skip_special_tokens": self.skip_special_tokens,
             "prompt_logprobs": self.prompt_logprobs,
             "speculative": self.speculative,
+            "return_drafts": self.return_drafts,
             "seed": self.seed,
             "cache_salt": self.cache_salt,
             "priority": self.priority,
