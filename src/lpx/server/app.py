@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lpx.errors import LpxError
-from lpx.server import generate, health, metrics, openai_chat, openai_completions, openai_models
+from lpx.server import console, generate, health, metrics, openai_chat, openai_completions, openai_models
 from lpx.server.errors import HttpError, error_response, exception_response
 from lpx.server.limits import host_allowed
 from lpx.server.service import EngineLoader, Service
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 # "public": readable by anybody who reaches the port; "inference": uses the engine or describes the model.
 ROUTES: dict[str, Literal["public", "inference"]] = {
     "/health": "public",
+    "/": "inference",
+    "/console/{version}/{name:path}": "inference",
+    "/console/live": "inference",
+    "/console/limit": "inference",
     "/metrics": "inference",
     "/generate": "inference",
     "/v1/completions": "inference",
@@ -38,7 +42,8 @@ ROUTES: dict[str, Literal["public", "inference"]] = {
     "/v1/models/{name:path}": "inference",
 }
 _ENDPOINTS = (
-    "GET /health, GET /metrics, GET /v1/models, POST /generate, POST /v1/completions, POST /v1/chat/completions"
+    "GET / (the console), GET /health, GET /metrics, GET /v1/models, POST /generate, POST /v1/completions, "
+    "POST /v1/chat/completions"
 )
 
 
@@ -65,7 +70,7 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
         title="LPX", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
     app.state.service = service
-    for module in (health, metrics, generate, openai_completions, openai_chat, openai_models):
+    for module in (health, metrics, console, generate, openai_completions, openai_chat, openai_models):
         app.include_router(module.router)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(HttpError, _refusal)

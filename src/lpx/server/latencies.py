@@ -26,6 +26,11 @@ class Histogram:
         self._counts[bisect_left(BUCKETS, seconds)] += count
         self.total += seconds * count
 
+    @property
+    def count(self) -> int:
+        """How many durations were observed."""
+        return sum(self._counts)
+
     def cumulative(self) -> list[tuple[str, float]]:
         """(upper bound, observations up to it), as Prometheus has them."""
         bounds = [*map(repr, BUCKETS), "+Inf"]

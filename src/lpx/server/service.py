@@ -14,6 +14,7 @@ from starlette.requests import Request
 from lpx.server.errors import HttpError, clip
 from lpx.server.latencies import Latencies
 from lpx.server.limits import safe_request_id
+from lpx.server.read_limit import ReadLimit
 from lpx.server.request_log import Call
 from lpx.server.settings import ServerSettings
 
@@ -34,6 +35,7 @@ class Service:
         self.settings = settings
         self.started_at = int(time.time())
         self.latencies = Latencies()
+        self.read_limit = ReadLimit()
         self.progress = 0.0  # of loading, 0 to 1
         self.load_error: Exception | None = None
         self.active: set[str] = set()  # ids of the generating calls that are being answered
