@@ -20,7 +20,7 @@ from lpx.server.http_protocol import BoundedHttpProtocol, QuietServer, run_on_ne
 from lpx.server.listen import bind_socket
 from lpx.server.settings import ServerSettings
 
-PATIENCE_S = 120.0  # a machine may be busy with other things; only a failure waits this long
+PATIENCE_S = 20.0  # a machine may be busy with other things; only a failure waits this long
 
 
 def eventually(condition: Callable[[], object], what: str = "the condition") -> None:

@@ -24,7 +24,7 @@ export function Answer({ message, model, growing, last, onAgain }) {
           <span class="buttons">
             ${hasPieces && html`
               <${Small} icon="tint" label=${text("tint")} pressed=${tinted}
-                onClick=${() => setOwn(!tinted)} />`}
+                onClick=${() => setOwn(tinted === preferences.tints ? !tinted : null)} />`}
             ${message.content && html`<${CopyButton} value=${message.content} />`}
             ${last && !answers.busy && html`
               <${Small} icon="again" label=${text(message.error ? "retry" : "regenerate")} onClick=${onAgain} />`}

@@ -60,7 +60,13 @@ export function Markdown({ source, drafted = null }) {
   return html`<div class="markdown" ref=${place}></div>`;
 }
 
-function show(place, source) {
+/** HTML as a fragment of elements that can do no harm. */
+export function sanitized(dirty) {
+  return purify.sanitize(dirty, ALLOWED);
+}
+
+/** Format `source` into `place`, a block of it to a child. */
+export function show(place, source) {
   const blocks = marked.lexer(source);
   const shown = [...place.children];
   blocks.forEach((block, at) => {
@@ -69,7 +75,7 @@ function show(place, source) {
     const made = document.createElement("div");
     made.className = "block";
     made.source = block.raw;
-    made.append(purify.sanitize(marked.parser([block]), ALLOWED));
+    made.append(sanitized(marked.parser([block])));
     made.querySelectorAll("pre").forEach(frame);
     made.querySelectorAll("table").forEach(scroll);
     if (old) old.replaceWith(made);

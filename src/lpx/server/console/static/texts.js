@@ -1,7 +1,7 @@
 // Every word of the page, in English and in Chinese.
 import { preferences } from "./preferences.js";
 
-const TEXTS = {
+export const TEXTS = {
   chat: ["Chat", "对话"],
   live: ["Live", "实时"],
   views: ["Views", "视图"],
