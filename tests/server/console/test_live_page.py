@@ -20,7 +20,7 @@ from tests.server.test_speculation import with_drafts
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-CHARTS = 7
+CHARTS = 9
 
 
 def inked(page: Page) -> list[int]:
@@ -44,7 +44,7 @@ def value(page: Page, title: str) -> str:
 def test_charts_move_with_the_requests(start_server: StartServer, open_page: OpenPage) -> None:
     server = with_drafts(start_server)
     page = open_page(server, "/#live", ready=".chart canvas")
-    page.wait_for_function("() => document.querySelectorAll('.chart canvas').length === 7")
+    page.wait_for_function("() => document.querySelectorAll('.chart canvas').length === 9")
     assert len(inked(page)) == CHARTS
     assert inked(page)[0] <= inked(page)[1] + 20  # no peak yet
     before = inked(page)

@@ -11,7 +11,7 @@ const HEIGHT = 128;
  * `lines` names series of the live figures with their colour's name; `most` is the least upper end of the axis; `mark` a
  * value that gets a dashed line of its own.
  */
-export function Chart({ title, value, lines, most, mark, format, legend }) {
+export function Chart({ title, value, past = false, lines, most, mark, format, legend }) {
   const place = useRef(null);
   const plot = useRef(null);
   const markNow = useRef(mark);
@@ -35,9 +35,9 @@ export function Chart({ title, value, lines, most, mark, format, legend }) {
     <figure class="chart">
       <figcaption>
         <span class="title">${title}</span>
-        <span class="value">${value}</span>
+        <span class=${past ? "value past" : "value"}>${value}</span>
       </figcaption>
-      <div class="plot" ref=${place} role="img" aria-label=${text("now", title, value)}></div>
+      <div class="plot" ref=${place} role="img" aria-label=${text(past ? "before" : "now", title, value)}></div>
       ${legend && html`
         <p class="legend">${lines.map(({ name, label }) => html`<span><i class=${name}></i>${label}</span>`)}</p>`}
     </figure>

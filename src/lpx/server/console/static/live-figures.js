@@ -14,8 +14,10 @@ const FIGURES = {
   between: (was, is) =>
     1000 * per(was, is, (each) => each.between_tokens.seconds_total, (each) => each.between_tokens.count_total),
   acceptance: (was, is) => 100 * per(was, is, (each) => each.accepted_tokens_total, (each) => each.drafted_tokens_total),
-  reading: (was, is) =>
-    is.bytes_per_token * per(was, is, (each) => each.decode_steps_total, (each) => each.decode_seconds_total),
+  hits: (was, is) =>
+    100 * per(was, is, (each) => each.prefix_cache_hits_total, (each) => each.prefix_cache_queries_total),
+  reading: (was, is) => // GB of weights a second, while steps decode
+    1e-9 * is.bytes_per_token * per(was, is, (each) => each.decode_steps_total, (each) => each.decode_seconds_total),
   running: (_, is) => is.running,
   waiting: (_, is) => is.waiting,
   kv: (_, is) => 100 * is.kv_usage,
@@ -32,7 +34,6 @@ class LiveFigures extends Watched {
   series = Object.fromEntries(Object.keys(FIGURES).map((name) => [name, []]));
   newest = null; // as the server sent it
   failed = false;
-  lastReading = null; // bytes a second, while there was last something decoded
   #timer = 0;
   #reasons = new Set();
 
@@ -52,6 +53,11 @@ class LiveFigures extends Watched {
   /** The newest value of a series, or null. */
   now(name) {
     return this.series[name].at(-1) ?? null;
+  }
+
+  /** The newest value that there is. */
+  latest(name) {
+    return this.series[name].findLast((value) => value !== null) ?? null;
   }
 
   #follow() {
@@ -87,7 +93,6 @@ class LiveFigures extends Watched {
       const value = figure(goesOn ? was : found, found);
       return Number.isFinite(value) ? value : null;
     });
-    this.lastReading = this.now("reading") ?? this.lastReading;
   }
 
   #push(time, value) {

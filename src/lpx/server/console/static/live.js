@@ -23,22 +23,26 @@ export function Live({ model }) {
         <${InUse} model=${model} />
       </section>
       <section class="charts" aria-label=${text("lastMinutes")}>
-        <${Chart} title=${text("speed")} value=${shown("speed", (value) => number(value, value > 0 && value < 100 ? 1 : 0))}
+        <${Chart} title=${text("speed")} ...${latest("speed", (value) => number(value, value > 0 && value < 100 ? 1 : 0))}
           lines=${[{ name: "speed", ink: "--line1" }]} mark=${limit?.tokens_per_second} format=${plain} />
-        <${Chart} title=${text("timeToFirst")} value=${shown("ttft", milliseconds)}
+        <${Chart} title=${text("timeToFirst")} ...${latest("ttft", milliseconds)}
           lines=${[{ name: "ttft", ink: "--line2" }]} format=${shortMs} />
-        <${Chart} title=${text("betweenTokens")} value=${shown("between", milliseconds)}
+        <${Chart} title=${text("betweenTokens")} ...${latest("between", milliseconds)}
           lines=${[{ name: "between", ink: "--line2" }]} format=${shortMs} />
-        <${Chart} title=${text("requests")} value=${`${shown("running", number)} / ${shown("waiting", number)}`}
+        <${Chart} title=${text("requests")} value=${`${latest("running", number).value} / ${latest("waiting", number).value}`}
           lines=${[
             { name: "running", ink: "--line1", label: text("running") },
             { name: "waiting", ink: "--line3", label: text("waiting") },
           ]} most=${2} legend />
-        <${Chart} title=${text("kvUse")} value=${shown("kv", percent)}
+        <${Chart} title=${text("kvUse")} ...${latest("kv", percent)}
           lines=${[{ name: "kv", ink: "--line1" }]} format=${percent} />
-        <${Chart} title=${text("acceptance")} value=${shown("acceptance", percent)}
+        <${Chart} title=${text("acceptance")} ...${latest("acceptance", percent)}
           lines=${[{ name: "acceptance", ink: "--line3" }]} most=${90} format=${percent} />
-        <${Chart} title=${text("memory")} value=${shown("memory", (mib) => bytes(mib * 2 ** 20))}
+        <${Chart} title=${text("cacheHits")} ...${latest("hits", percent)}
+          lines=${[{ name: "hits", ink: "--line3" }]} most=${90} format=${percent} />
+        <${Chart} title=${text("readNow")} ...${latest("reading", gigabytes)}
+          lines=${[{ name: "reading", ink: "--line1" }]} mark=${limit && limit.bytes_per_second / 1e9} format=${plain} />
+        <${Chart} title=${text("memory")} ...${latest("memory", (mib) => bytes(mib * 2 ** 20))}
           lines=${[{ name: "memory", ink: "--line1" }]} format=${(mib) => number(mib)} />
       </section>
       <p class="hint">${text("lastMinutes")}. ${text("meanNote")}</p>
@@ -46,9 +50,10 @@ export function Live({ model }) {
   `;
 }
 
-function shown(name, format) {
-  const value = figures.now(name);
-  return value === null ? text("none") : format(value);
+/** The newest value there is, and whether it is of an earlier second. */
+function latest(name, format) {
+  const value = figures.latest(name);
+  return { value: value === null ? text("none") : format(value), past: figures.now(name) === null };
 }
 
 /** For an axis: as few digits as tell its values apart. */
@@ -61,7 +66,11 @@ function plain(value) {
 }
 
 function percent(value) {
-  return `${number(value, value > 0 && value < 10 ? 1 : 0)} %`;
+  return `${number(value, Number.isInteger(value) || value >= 10 ? 0 : value < 1 ? 2 : 1)} %`;
+}
+
+function gigabytes(value) {
+  return text("gbPerSecond", number(value, 1));
 }
 
 function InUse({ model }) {
@@ -88,8 +97,8 @@ function InUse({ model }) {
 
 function Roofline({ limit }) {
   const [state, setState] = useState({ busy: false, error: null });
-  const reading = figures.now("reading") ?? figures.lastReading;
-  const share = limit && reading ? (100 * reading) / limit.bytes_per_second : null;
+  const reading = figures.latest("reading");
+  const share = limit && reading ? (1e11 * reading) / limit.bytes_per_second : null;
   const measure = async () => {
     setState({ busy: true, error: null });
     try {
@@ -101,19 +110,18 @@ function Roofline({ limit }) {
       setState({ busy: false, error: error.message || text("unreachable") });
     }
   };
-  const rate = (value) => text("gbPerSecond", number(value / 1e9, 1));
   return html`
     <div class="card roofline">
       <h2>${text("roofline")}</h2>
       <p class="reached">
-        <strong>${share === null ? text("none") : percent(share)}</strong>
+        <strong>${share === null ? text("none") : percent(Math.round(share))}</strong>
         <span>${text("reached")}</span>
       </p>
       <div class="bar" role="meter" aria-label=${text("reached")} aria-valuemin="0" aria-valuemax="100"
         aria-valuenow=${Math.min(Math.round(share ?? 0), 100)}><i style=${{ width: `${Math.min(share ?? 0, 100)}%` }}></i></div>
       <dl>
-        <div><dt>${text("readNow")}</dt><dd>${reading ? rate(reading) : text("noDecode")}</dd></div>
-        <div><dt>${text("readMost")}</dt><dd>${limit ? rate(limit.bytes_per_second) : text("notMeasured")}</dd></div>
+        <div><dt>${text("readNow")}</dt><dd>${reading ? gigabytes(reading) : text("noDecode")}</dd></div>
+        <div><dt>${text("readMost")}</dt><dd>${limit ? gigabytes(limit.bytes_per_second / 1e9) : text("notMeasured")}</dd></div>
         ${limit && html`
           <div><dt>${text("streamMost")}</dt><dd>${text("perSecond", number(limit.tokens_per_second))}</dd></div>`}
       </dl>

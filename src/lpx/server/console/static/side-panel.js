@@ -1,10 +1,10 @@
 // A panel beside the conversation: a part of the page where there is room, a dialog over it where there is not.
 import { text } from "./texts.js";
-import { Icon, html, useEffect, useRef } from "./ui.js";
+import { Icon, html, useLayoutEffect, useRef } from "./ui.js";
 
 export function SidePanel({ side, title, pinned, onClose, children }) {
   const place = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (pinned) return undefined;
     const before = document.activeElement;
     place.current.querySelector("button, input, textarea")?.focus();
