@@ -10,6 +10,7 @@ from lpx.engine.engine import Engine
 from lpx.server.settings import ServerSettings
 from tests.engine.fake_executor import END_OF_TURN, ByteTokenizer, FakeExecutor, LineTemplate
 from tests.server.live_server import LiveServer, eventually
+from tests.server.server_process import Process
 
 StartServer = Callable[..., LiveServer]
 
@@ -64,3 +65,19 @@ def shared_server() -> Iterator[LiveServer]:
     yield server
     eventually(lambda: server.idle, "an idle engine")
     server.close()
+
+
+@pytest.fixture
+def start() -> Iterator[type[Process]]:
+    started: list[Process] = []
+
+    class Tracked(Process):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    yield Tracked
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.wait(120)

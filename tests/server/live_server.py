@@ -16,11 +16,11 @@ import uvicorn
 
 from lpx.engine.async_engine import AsyncEngine
 from lpx.server.app import create_app
-from lpx.server.http_protocol import BoundedHttpProtocol, QuietServer, run_on_new_loop
+from lpx.server.http_protocol import QuietServer, bounded_protocol, run_on_new_loop
 from lpx.server.listen import bind_socket
 from lpx.server.settings import ServerSettings
 
-PATIENCE_S = 20.0  # a machine may be busy with other things; only a failure waits this long
+PATIENCE_S = 120.0  # a machine may be busy with other things; only a failure waits this long
 
 
 def eventually(condition: Callable[[], object], what: str = "the condition") -> None:
@@ -44,12 +44,17 @@ class LiveServer:
     ) -> None:
         self.engine = engine
         self.ends_idle = True
-        listener = bind_socket("127.0.0.1", 0)
+        self.listener = listener = bind_socket("127.0.0.1", 0)
         self.port: int = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.app = create_app(engine, settings)
         config = uvicorn.Config(
-            self.app, http=BoundedHttpProtocol, ws="none", log_config=None, access_log=False, lifespan="on"
+            self.app,
+            http=bounded_protocol(self.app.state.service.settings),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="on",
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: QuietServer | None = None

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import signal
+import sys
+from pathlib import Path
 
+import httpx
 import pytest
 
+import lpx
+from lpx.errors import ConfigError
+from lpx.server.log_format import JsonFormatter, ReadableFormatter
+from lpx.server.settings import ServerSettings
 from tests.server.conftest import StartServer
 from tests.server.live_server import LiveServer, eventually, reset
+from tests.server.server_process import Process
 
 PROMPT = "PROMPT-MARKER"
 KEY = "sk-KEY-MARKER"
@@ -80,3 +90,71 @@ def test_neither_prompts_nor_keys_reach_the_logs(start_server: StartServer, capl
         if not record.name.startswith(("httpx", "httpcore"))
     ]
     assert not [text for text in records if PROMPT in text or KEY in text]
+
+
+def test_json_logs_have_one_object_a_line_and_no_secret(start: type[Process]) -> None:
+    process = start(0, "ok", settings={"log_format": "json", "api_keys": [KEY + "-0123456789"]})
+    url = process.wait_ready()
+    bearer = {"authorization": f"Bearer {KEY}-0123456789"}
+    body = {"prompt": PROMPT, "max_tokens": 5}
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+        answer = client.post("/v1/completions", json=body, headers={**bearer, "x-request-id": "mine-2"}).json()
+        client.post("/v1/completions", json={"prompt": PROMPT, "n": 0}, headers=bearer)
+        client.post("/v1/completions", json=body, headers={"authorization": f"Bearer {KEY}"})
+        client.post("/login", data={"key": KEY})
+        client.get(f"/v1/models/{PROMPT}?key={KEY}", headers=bearer)
+    process.process.send_signal(signal.SIGTERM)
+    assert process.wait() == 0
+    records = [json.loads(line) for line in process.log.splitlines()]
+    assert all({"time", "level", "logger"} <= set(record) for record in records)
+    [request] = [record for record in records if record.get("event") == "request"]
+    assert request["id"] == answer["id"]
+    assert request["request_id"] == "mine-2"
+    assert request["key"].startswith("key-")
+    assert (request["model"], request["endpoint"], request["status"]) == ("fake", "/v1/completions", 200)
+    assert (request["prompt_tokens"], request["completion_tokens"], request["finish"]) == (len(PROMPT), 5, "length:1")
+    assert request["ttft_ms"] >= 0
+    assert request["stream"] is False
+    refused = {record["endpoint"]: record for record in records if record.get("event") == "refused"}
+    assert refused["/v1/completions"]["status"] == 400
+    assert refused["/v1/completions"]["key"] == request["key"]
+    assert (refused["/login"]["status"], refused["/login"]["key"]) == (401, None)
+    assert PROMPT not in process.log
+    assert KEY not in process.log
+
+
+def test_access_lines_leave_out_what_was_put_into_the_url(start: type[Process]) -> None:
+    process = start(0, "ok", "127.0.0.1", "access")
+    url = process.wait_ready()
+    httpx.get(f"{url}/health?key={KEY}&prompt={PROMPT}", trust_env=False)
+    eventually(lambda: "GET /health" in process.log, "the access line")
+    process.process.send_signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert KEY not in process.log
+    assert PROMPT not in process.log
+
+
+@pytest.mark.parametrize("formatter", [ReadableFormatter(), JsonFormatter()])
+def test_errors_are_logged_without_the_folders_of_this_machine(formatter: logging.Formatter) -> None:
+    try:
+        ServerSettings(log_format="xml")
+    except ConfigError:
+        error = sys.exc_info()
+    line = formatter.format(logging.LogRecord("x", logging.ERROR, "f", 1, "failed", (), error))
+    assert "lpx/server/settings.py:" in line
+    assert "ConfigError: log_format 'xml' is not known" in line
+    assert str(Path(__file__).parents[2]) not in line
+    assert str(Path(lpx.__file__).parent) not in line
+
+
+def test_json_lines_survive_whatever_stands_in_a_message() -> None:
+    formatter = JsonFormatter()
+    try:
+        raise ValueError("a\nb\u2028 \ud800")
+    except ValueError:
+        error = sys.exc_info()
+    record = logging.LogRecord("x", logging.ERROR, "f", 1, "two\nlines %s", ("\ud800\u2028",), error)
+    line = formatter.format(record)
+    assert "\n" not in line
+    assert line.isascii()
+    assert json.loads(line)["message"] == "two\nlines \ud800\u2028"

@@ -7,11 +7,16 @@ import sys
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from lpx.server.latencies import BUCKETS, Histogram
+from lpx.engine.histogram import Histogram
+from lpx.engine.step_times import SECONDS
 from tests.server.conftest import StartServer
 from tests.server.live_server import LiveServer, eventually, reset
 
 PROMPT = "PROMPT-MARKER"
+_LABELS = {
+    "finished_reason", "kind", "le", "phase", "position", "reason", "rows",
+    "block_size", "cache_dtype", "enable_prefix_caching", "num_blocks",
+}  # fmt: skip
 
 
 def scrape(server: LiveServer) -> dict[str, dict[tuple[str, ...], float]]:
@@ -25,7 +30,7 @@ def scrape(server: LiveServer) -> dict[str, dict[tuple[str, ...], float]]:
         for sample in family.samples:
             labels = dict(sample.labels)
             assert labels.pop("model_name") == "fake"
-            assert set(labels) <= {"finished_reason", "le", "position", "reason", "rows"}
+            assert set(labels) <= _LABELS
             found.setdefault(sample.name, {})[tuple(labels.values())] = sample.value
     return found
 
@@ -76,9 +81,9 @@ def test_nothing_of_a_request_is_told(start_server: StartServer) -> None:
 
 
 def test_histogram_counts_into_the_bucket_that_holds_the_value() -> None:
-    assert BUCKETS[:4] == (0.0001, 0.0002, 0.0005, 0.001)
-    assert list(BUCKETS) == sorted(BUCKETS)
-    histogram = Histogram()
+    assert SECONDS[:4] == (0.0001, 0.0002, 0.0005, 0.001)
+    assert list(SECONDS) == sorted(SECONDS)
+    histogram = Histogram(SECONDS)
     histogram.observe(0.0001)
     histogram.observe(0.00015, 3)
     histogram.observe(1e6)

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import psutil
@@ -19,64 +14,7 @@ import pytest
 from lpx.errors import ConfigError
 from lpx.server.listen import PortInUseError, bind_socket, is_loopback
 from tests.server.live_server import eventually
-
-ROOT = Path(__file__).parents[2]
-
-
-class Process:
-    def __init__(self, port: int, mode: str, *more: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.server.fake_serve", str(port), mode, *more],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        self.log = ""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log += line
-
-    def wait(self) -> int:
-        code = self.process.wait(120)
-        self._reader.join(30)
-        return code
-
-    @property
-    def url(self) -> str:
-        def announced() -> str | None:
-            found = re.search(r"listening on (http://\S+)", self.log)
-            assert self.process.poll() is None or found, self.log
-            return found[1] if found else None
-
-        eventually(announced, "the announcement")
-        return announced() or ""
-
-    def wait_ready(self) -> str:
-        url = self.url
-        eventually(lambda: httpx.get(url + "/health", trust_env=False).status_code == 200, "readiness")
-        return url
-
-
-@pytest.fixture
-def start() -> Iterator[type[Process]]:
-    started: list[Process] = []
-
-    class Tracked(Process):
-        def __init__(self, port: int, mode: str, *more: str) -> None:
-            super().__init__(port, mode, *more)
-            started.append(self)
-
-    yield Tracked
-    for each in started:
-        if each.process.poll() is None:
-            each.process.kill()
-        each.process.wait(120)
+from tests.server.server_process import Process
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -45,7 +45,7 @@ def test_timings_tell_what_became_of_drafts(start_server: StartServer, caplog: p
     assert plain["timings"]["speculation"] == "off"
     assert plain["timings"]["drafted_tokens"] == 0
     first, second = (record.getMessage() for record in caplog.records if "endpoint=/generate" in record.getMessage())
-    assert "speculation=drafted drafted=12 accepted=12 mean_accepted_length=7.00" in first
+    assert "speculation=drafted drafted=12 accepted=12 mean_accepted_length=7.0" in first
     assert "speculation=off drafted=0" in second
 
 

@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from lpx.cli.option_groups import ModelOptions, spread_options
+from lpx.cli.safety_options import SafetyOptions
 
 
 @spread_options
 def serve(
     model_options: ModelOptions,
+    safety: SafetyOptions,
     host: Annotated[str, typer.Option("--host", envvar="LPX_HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", envvar="LPX_PORT", min=0, max=65535, help="Port; 0 takes a free one.")
@@ -20,31 +22,28 @@ def serve(
         str | None,
         typer.Option("--served-model-name", envvar="LPX_SERVED_MODEL_NAME", help="Name that clients see."),
     ] = None,
-    allowed_hosts: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allowed-hosts",
-            help="Host name that clients may use besides loopback names and addresses; may be given several times.",
-        ),
-    ] = None,
-    insecure_no_auth: Annotated[
-        bool,
-        typer.Option("--insecure-no-auth", help="Allow a host that other machines reach: there are no API keys yet."),
-    ] = False,
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for each HTTP request.")] = False,
 ) -> None:
     """Serve a model over HTTP with OpenAI's API and POST /generate.
 
     Example: lpx serve --model-path models/ --port 8080
+
+    For others: lpx serve --host 0.0.0.0 --api-key-file keys.txt --ssl-certfile cert.pem --ssl-keyfile key.pem
     """
     from lpx.cli.loading import needs_pull, resolve_engine_options
-    from lpx.server import ServerSettings
     from lpx.server import serve as serve_http
     from lpx.server.listen import bind_socket
 
+    settings = safety.server_settings()
     if needs_pull(model_options):
         bind_socket(host, port).close()  # a busy port shows now, not after the download
     options = resolve_engine_options(model_options, served_model_name=served_model_name)
-    settings = ServerSettings(allowed_hosts=tuple(allowed_hosts or ()))
-    code = serve_http(options, host, port, insecure_no_auth=insecure_no_auth, settings=settings, access_log=access_log)
+    options.max_waiting = safety.max_waiting
+    code = serve_http(
+        options,
+        host,
+        port,
+        insecure_no_auth=safety.insecure_no_auth,
+        settings=settings,
+        access_log=safety.access_log,
+    )
     raise typer.Exit(code)

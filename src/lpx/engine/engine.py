@@ -26,6 +26,7 @@ from lpx.engine.request_intake import Prompt, RequestIntake
 from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.scheduler import Scheduler
 from lpx.engine.sequence import Request, Sequence, SequenceState
+from lpx.engine.step_times import StepTimes
 from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError
 from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch, TokenLogprobs
 
@@ -126,9 +127,8 @@ class Engine(RequestIntake):
         self._prompt_tokens_total = 0
         self._generation_tokens_total = 0
         self._steps_total = 0
+        self.step_times = StepTimes()
         self._step_ns = 0  # of the last step
-        self._decode_steps_total = 0
-        self._decode_ns_total = 0
         self._finished_total: dict[str, int] = {
             "stop": 0,
             "length": 0,
@@ -215,14 +215,17 @@ class Engine(RequestIntake):
         An error of one sequence ends its request with an "error" delta. Any other error ends all requests so and sets
         `failed`: nobody knows what state the device is in, so the engine takes no more.
         """
-        late = self._end_overdue() if self._deadlines.next_ns <= monotonic_ns() else []
+        begin = monotonic_ns()
+        late = self._end_overdue() if self._deadlines.next_ns <= begin else []
         try:
-            plan = self.scheduler.schedule(self._deadlines.ms_left(monotonic_ns()))
+            plan = self.scheduler.schedule(self._deadlines.ms_left(begin))
             if not plan:
                 return late
             now = monotonic_ns()
             rows = [self._fill_row(sequence, count, now) for sequence, count in plan]
+            filled = monotonic_ns()
             drafts = self._draft(plan)
+            drafted = monotonic_ns()
             outputs = self._run(rows, 0 if drafts is not None else self._steps_to_follow(plan))
             if len(outputs) != len(plan):
                 raise RuntimeError(f"the executor returned {len(outputs)} results for {len(plan)} sequences")
@@ -235,9 +238,6 @@ class Engine(RequestIntake):
         steps = 1 if drafts is not None else max([1, *(len(output.sampled_ids) for output in outputs)])
         self._steps_total += steps
         self._step_ns = (now - started) // steps
-        if not self.scheduler.prompt_rows:
-            self._decode_steps_total += steps
-            self._decode_ns_total += now - started
         self.scheduler.pace.observe(self.scheduler.decode_rows, self.scheduler.prompt_rows, 1e-6 * self._step_ns)
         if self.speculation is not None and _decodes_only(plan):
             self.speculation.costs.observe(sum(len(row.token_ids) for row in rows), 1e-6 * self._step_ns)
@@ -259,6 +259,12 @@ class Engine(RequestIntake):
             else:
                 if delta is not None:
                     deltas.append(delta)
+        self.step_times.note(
+            (begin, filled, drafted, now, monotonic_ns()),
+            steps,
+            sum(len(row.token_ids) for row in rows),
+            bool(self.scheduler.prompt_rows),
+        )
         return deltas
 
     def reset(self) -> None:
@@ -285,11 +291,10 @@ class Engine(RequestIntake):
             prefix_cache_queries_total=prefix_cache.queried_tokens if prefix_cache is not None else 0,
             prefix_cache_hits_total=prefix_cache.hit_tokens if prefix_cache is not None else 0,
             steps_total=self._steps_total,
-            decode_steps_total=self._decode_steps_total,
-            decode_seconds_total=self._decode_ns_total / 1e9,
             finished_total=dict(self._finished_total),
             drafts=DraftCounts() if self.speculation is None else self.speculation.counts,
             step_cost_ms={} if self.speculation is None else self.speculation.costs.shown(),
+            step_times=self.step_times,
             drafts_declined={} if self.speculation is None else dict(self.speculation.declined),
         )
 

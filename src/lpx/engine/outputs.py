@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lpx.engine.drafting.draft_counts import DraftCounts
+from lpx.engine.step_times import StepTimes
 from lpx.errors import LpxError
 
 FinishReason = Literal["stop", "length", "timeout", "abort", "error"]
@@ -111,12 +112,11 @@ class EngineStats:
     prefix_cache_queries_total: int  # tokens of prompts that were looked up in the prefix cache
     prefix_cache_hits_total: int  # of these, tokens that were found
     steps_total: int
-    decode_steps_total: int  # of these, steps without rows of prompts
-    decode_seconds_total: float  # that those took
     finished_total: dict[str, int]  # choices by finish reason
     drafts: DraftCounts  # of all sequences
     step_cost_ms: dict[int, float]  # expected, by rows of a decode step; empty: not known
     drafts_declined: dict[str, int]  # decode steps of sequences without a draft, by reason
+    step_times: StepTimes
 
 
 @dataclass(frozen=True, slots=True)

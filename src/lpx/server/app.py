@@ -1,7 +1,7 @@
-"""The ASGI application: routes, the gate before them, and the engine's life.
+"""The ASGI application: routes, the layers before them, and the engine's life.
 
 Every route is listed in `ROUTES` with what it gives away; a test fails when one is missing there, so that a new route
-cannot stay unclassified.
+cannot stay unclassified. Who is let in is decided by path, before any route is looked for (see `access`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from typing import TYPE_CHECKING, Literal
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lpx.errors import LpxError
-from lpx.server import console, generate, health, metrics, openai_chat, openai_completions, openai_models
+from lpx.errors import LpxError, QueueFullError
+from lpx.server import console, generate, health, login, metrics, openai_chat, openai_completions, openai_models
+from lpx.server.access import AccessGuard, HostCheck
 from lpx.server.errors import HttpError, error_response, exception_response
-from lpx.server.limits import host_allowed
-from lpx.server.service import EngineLoader, Service
+from lpx.server.rate_limits import LimitReached
+from lpx.server.service import EngineLoader, Service, service_of
 from lpx.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine
 
-# "public": readable by anybody who reaches the port; "inference": uses the engine or describes the model.
+# "public": open to anybody who reaches the port; "inference": needs a key once keys are set.
 ROUTES: dict[str, Literal["public", "inference"]] = {
     "/health": "public",
+    "/login": "public",
+    "/logout": "inference",
     "/": "inference",
     "/console/{version}/{name:path}": "inference",
     "/console/live": "inference",
@@ -70,17 +73,31 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
         title="LPX", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
     app.state.service = service
-    for module in (health, metrics, console, generate, openai_completions, openai_chat, openai_models):
+    for module in (health, login, metrics, console, generate, openai_completions, openai_chat, openai_models):
         app.include_router(module.router)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(HttpError, _refusal)
     app.add_exception_handler(LpxError, _refusal)
     app.add_exception_handler(ClientDisconnect, _disconnect)
-    app.add_middleware(_Gate, allowed_hosts=service.settings.allowed_hosts)
+    # The last one added comes first.
+    app.add_middleware(AccessGuard, service=service)
+    cors = service.settings.cors
+    if cors.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=cors.origins,
+            allow_methods=cors.methods,
+            allow_headers=cors.headers,
+            allow_credentials=cors.credentials,
+            expose_headers=("x-request-id", "retry-after"),
+        )
+    app.add_middleware(HostCheck, allowed_hosts=service.settings.allowed_hosts)
     return app
 
 
 async def _refusal(request: Request, exc: Exception) -> Response:
+    if isinstance(exc, LimitReached | QueueFullError):
+        service_of(request).count_refusal(exc.reason if isinstance(exc, LimitReached) else "queue")
     return exception_response(exc)
 
 
@@ -102,39 +119,3 @@ async def _http_exception(request: Request, exc: Exception) -> Response:
             headers=headers,
         )
     return error_response(exc.status_code, "The request was refused.", headers=headers)
-
-
-class _Gate:
-    """Outermost: refuses foreign Host names, and turns an unexpected exception into a 500 that tells nothing."""
-
-    def __init__(self, app: ASGIApp, allowed_hosts: tuple[str, ...]) -> None:
-        self._app = app
-        self._allowed_hosts = tuple(host.lower() for host in allowed_hosts)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) > 1 or (hosts and not host_allowed(hosts[0], self._allowed_hosts)):
-            response = error_response(
-                403,
-                "This Host name is not served. Use localhost or the IP address, or start the server with "
-                "--allowed-hosts NAME.",
-                code="host_not_allowed",
-            )
-            await response(scope, receive, send)
-            return
-        started = False
-
-        async def noting_send(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noting_send)
-        except Exception as exc:
-            response = exception_response(exc)
-            if not started:
-                await response(scope, receive, send)

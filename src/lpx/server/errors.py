@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
-import traceback
 from typing import Any
 
 from starlette.responses import Response
 
 from lpx.errors import InvalidRequestError, LpxError, QueueFullError
+from lpx.server.log_format import trimmed_frames
 
 logger = logging.getLogger("lpx.server")
 
@@ -112,5 +112,5 @@ def log_exception(exc: BaseException) -> None:
     if isinstance(exc, LpxError) and exc.__cause__ is None:
         logger.error("a request failed: %s", exc)
         return
-    frames = "".join(traceback.format_tb(exc.__traceback__))
-    logger.error("unexpected %s while serving a request\n%s", type(exc).__name__, frames.rstrip())
+    frames = trimmed_frames(exc.__traceback__)
+    logger.error("unexpected %s while serving a request\n%s", type(exc).__name__, frames)

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 from lpx.engine.outputs import RequestDelta, TextPiece, Timings, TokenLogprobDict
 from lpx.engine.sampling_params import SamplingParams
 from lpx.errors import EngineStoppedError
+from lpx.server.caller import current_caller
 from lpx.server.latencies import Latencies
+from lpx.server.rate_limits import Ticket
+from lpx.server.text_log import Transcript
 
 if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine, RequestStream
@@ -65,6 +68,8 @@ class Generation:
     usage: Usage
     prompt_logprobs: list[list[TokenLogprobDict | None] | None]
     latencies: Latencies
+    ticket: Ticket
+    transcript: Transcript | None = None
     timings: Timings | None = None  # of the request, when it is a single one
     finish_reasons: list[str] = field(default_factory=list)
     _pumps: list[asyncio.Task[None]] = field(default_factory=list)
@@ -80,7 +85,12 @@ class Generation:
         request_id: str,
         latencies: Latencies,
     ) -> Generation:
-        """Submit every prompt or none. Raises what `AsyncEngine.submit` raises."""
+        """Submit every prompt or none, as the caller's key and limits have it.
+
+        Raises what `Caller.admit` and `AsyncEngine.submit` raise.
+        """
+        caller = current_caller()
+        params, ticket = caller.admit(prompts, params, engine.info.max_model_len)
         streams: list[RequestStream] = []
         try:
             for index, prompt in enumerate(prompts):
@@ -89,9 +99,20 @@ class Generation:
         except BaseException:
             for stream in streams:
                 stream.abort()
+            ticket.settle(0)
             raise
+        transcript = None
+        if caller.text_log is not None:
+            transcript = Transcript(
+                caller.text_log,
+                caller.name,
+                request_id,
+                engine.info.model,
+                prompts,
+                lambda ids: engine.tokenizer.decode(ids, skip_special=False),
+            )
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
-        return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies)
+        return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies, ticket, transcript)
 
     async def __aenter__(self) -> Generation:
         return self
@@ -103,6 +124,9 @@ class Generation:
             pump.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await pump
+        self.ticket.settle(self.usage.prompt_tokens + self.usage.completion_tokens)
+        if self.transcript is not None:
+            self.transcript.end(self.n * len(self.streams))
 
     async def deltas(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
         """(prompt index, delta) of all requests as they come, until every choice has ended.
@@ -114,6 +138,8 @@ class Generation:
             self.usage.completion_tokens += len(delta.token_ids)
             self.usage.cached_by_prompt[prompt_index] = delta.cached_tokens
             self._note_latency((prompt_index, delta.index), delta)
+            if self.transcript is not None:
+                self.transcript.add(prompt_index * self.n + delta.index, delta.text, delta.finish_reason)
             if delta.prompt_logprobs is not None:
                 self.prompt_logprobs[prompt_index] = delta.prompt_logprobs
             if delta.finish_reason is not None:
@@ -141,6 +167,8 @@ class Generation:
             self._last_token[choice] = now
         if delta.finish_reason is not None:
             self.latencies.end_to_end.observe(now - self._start)
+            if delta.timings is not None:
+                self.latencies.note_end(delta.timings)
 
     async def _merged(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
         if len(self.streams) == 1:

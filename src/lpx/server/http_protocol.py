@@ -1,17 +1,19 @@
-"""uvicorn with bounds on the head of a request, errors in OpenAI's shape, and no polling while idle."""
+"""uvicorn with bounds on connections and the heads of requests, errors in OpenAI's shape, and no polling while idle."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+from collections import OrderedDict
 from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lpx.server.errors import error_object
+from lpx.server.settings import ServerSettings
 
 _T = TypeVar("_T")
 
@@ -21,8 +23,15 @@ MAX_HEADERS = 200
 LINGER_S = 1.0  # after a refusal: time for the client to read it, since closing on unread data resets the connection
 MAX_DROPPED_BYTES = 4 * 1024 * 1024  # what is read and dropped meanwhile
 HEAD_TIMEOUT_S = 20.0  # from the connection, or from the first byte of a further request, to the end of its head
+UNREAD_BODY_S = 5.0  # after an answer that did not wait for the body: time for the rest of it to come and be dropped
 
-_REASONS = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 431: "Request Header Fields Too Large"}
+_REASONS = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    414: "URI Too Long",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
 
 
 class _HeadError(Exception):
@@ -31,9 +40,31 @@ class _HeadError(Exception):
         self.status = status
 
 
-class BoundedHttpProtocol(HttpToolsProtocol):
-    """Refuses heads that are too large, have too many fields, or do not come to an end."""
+def bounded_protocol(settings: ServerSettings) -> type[BoundedHttpProtocol]:
+    """The protocol of one server, which has so many connections and so much patience."""
 
+    class Protocol(BoundedHttpProtocol):
+        max_connections = settings.max_connections
+        write_timeout_s = settings.write_timeout_s
+        idle: ClassVar[OrderedDict[BoundedHttpProtocol, None]] = OrderedDict()
+
+    return Protocol
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """Refuses heads that are too large, have too many fields, or do not come to an end; drops who does not read.
+
+    When there are as many connections as may be, a newcomer takes the place of the one that has sat the longest without
+    a whole request: a crowd of slow clients keeps nobody out.
+    """
+
+    max_connections = 1000
+    write_timeout_s = 30.0
+    idle: ClassVar[OrderedDict[BoundedHttpProtocol, None]] = OrderedDict()  # without a whole request, the longest first
+
+    _in_body = False
+    _write_timer: asyncio.TimerHandle | None = None
+    _body_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _in_head = True
     _head_timer: asyncio.TimerHandle | None = None
@@ -43,13 +74,64 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if len(self.connections) > self.max_connections and not self._make_room():
+            self._refuse(_HeadError(503, "The server has as many connections as it may have; try again later."))
+            return
+        self.idle[self] = None
         self._arm()
+
+    def _make_room(self) -> bool:
+        if not self.idle:
+            return False
+        longest, _ = self.idle.popitem(last=False)
+        longest.transport.abort()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        self.idle.pop(self, None)
+        for timer in (self._linger_timer, self._write_timer, self._body_timer):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        self.idle.pop(self, None)
+        super().handle_websocket_upgrade()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self.write_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        super().resume_writing()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        self.idle.pop(self, None)
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+        super().on_message_complete()
+        if self.cycle is None or self.cycle.response_complete:
+            self._wait_for_next()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() or not self.cycle.response_complete:  # others were sent behind it
+            return
+        if self._in_body:  # it was answered without being read
+            self._body_timer = self.loop.call_later(UNREAD_BODY_S, self.transport.abort)
+        else:
+            self._wait_for_next()
+
+    def _wait_for_next(self) -> None:
+        self.idle.pop(self, None)
+        self.idle[self] = None
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -86,6 +168,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._in_body = True
         self._disarm()
         super().on_headers_complete()
 
@@ -108,10 +191,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             body = json.dumps(error_object(refusal.status, str(refusal))).encode()
             head = (
                 f"HTTP/1.1 {refusal.status} {_REASONS[refusal.status]}\r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+                f"content-length: {len(body)}\r\nx-content-type-options: nosniff\r\ncache-control: no-store\r\n"
+                "connection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
-            self.transport.write_eof()
+            if self.transport.can_write_eof():  # not over TLS
+                self.transport.write_eof()
             self._linger_timer = self.loop.call_later(LINGER_S, self.transport.close)
 
     def _arm(self) -> None:

@@ -1,46 +1,38 @@
-"""How long requests take, as clients see it: histograms that cost a fraction of a microsecond an observation.
+"""How long requests take, as clients see it, and how large they are.
 
 Nothing here needs the Prometheus library, which is loaded by the first look at /metrics.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from itertools import accumulate
-
-# Seconds: 1, 2 and 5 of each power of ten, from 0.1 ms, since small models make thousands of tokens a second.
-BUCKETS = tuple(float(f"{digit}e{power}") for power in range(-4, 3) for digit in (1, 2, 5))
-
-
-class Histogram:
-    """Counts of durations, by the buckets whose upper bound they do not exceed."""
-
-    __slots__ = ("_counts", "total")
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(BUCKETS) + 1)  # the last one has no bound
-        self.total = 0.0  # seconds
-
-    def observe(self, seconds: float, count: int = 1) -> None:
-        """Note `count` durations of so many seconds each."""
-        self._counts[bisect_left(BUCKETS, seconds)] += count
-        self.total += seconds * count
-
-    @property
-    def count(self) -> int:
-        """How many durations were observed."""
-        return sum(self._counts)
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """(upper bound, observations up to it), as Prometheus has them."""
-        bounds = [*map(repr, BUCKETS), "+Inf"]
-        return list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
+from lpx.engine.histogram import Histogram
+from lpx.engine.outputs import Timings
+from lpx.engine.step_times import SECONDS, TOKENS
 
 
 class Latencies:
     """Of all generating requests since the start; each choice counts."""
 
     def __init__(self) -> None:
-        self.time_to_first_token = Histogram()
-        self.inter_token = Histogram()
-        self.end_to_end = Histogram()
+        self.time_to_first_token = Histogram(SECONDS)
+        self.inter_token = Histogram(SECONDS)
+        self.end_to_end = Histogram(SECONDS)
+        # Of what the engine tells at the end of a choice:
+        self.queue = Histogram(SECONDS)
+        self.prefill = Histogram(SECONDS)
+        self.decode = Histogram(SECONDS)
+        self.inference = Histogram(SECONDS)  # prefill and decode
+        self.per_output_token = Histogram(SECONDS)  # of choices with two tokens or more
+        self.prompt_tokens = Histogram(TOKENS)
+        self.generation_tokens = Histogram(TOKENS)
+
+    def note_end(self, timings: Timings) -> None:
+        """A choice has ended."""
+        self.queue.observe(timings.queue_ms / 1e3)
+        self.prefill.observe(timings.prefill_ms / 1e3)
+        self.decode.observe(timings.decode_ms / 1e3)
+        self.inference.observe((timings.prefill_ms + timings.decode_ms) / 1e3)
+        if timings.completion_tokens > 1:
+            self.per_output_token.observe(timings.decode_ms / 1e3 / (timings.completion_tokens - 1))
+        self.prompt_tokens.observe(timings.prompt_tokens)
+        self.generation_tokens.observe(timings.completion_tokens)

@@ -1,7 +1,7 @@
 """What is refused before a request is understood: foreign hosts, wrong types, bodies too large, too deep or too slow.
 
-There is no CORS: a browser page of another origin can neither read answers nor pass the preflight that a JSON body
-needs. The Host check closes the other way in, DNS rebinding, where the foreign page becomes same-origin by name.
+Without CORS a browser page of another origin can neither read answers nor pass the preflight that a JSON body needs.
+The Host check closes the other way in, DNS rebinding, where the foreign page becomes same-origin by name.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
+from lpx.server.caller import current_caller
 from lpx.server.errors import HttpError, clip
 from lpx.server.settings import ServerSettings
 
@@ -61,8 +63,8 @@ async def read_request(request: Request, settings: ServerSettings, parse: Callab
     Lone surrogates (legal in JSON, not encodable) become U+FFFD, in every string and everywhere alike. Raises
     `HttpError`: 415 wrong content type, 413 too large, 408 too slow, 400 no sound JSON object; and what `parse` does.
     """
-    _check_content_type(request)
-    body = await _read_body(request, settings)
+    check_content_type(request)
+    body = await read_body(request, settings)
 
     def work() -> _R:
         return parse(parse_json_object(body, settings.max_json_depth))
@@ -70,7 +72,8 @@ async def read_request(request: Request, settings: ServerSettings, parse: Callab
     return await asyncio.to_thread(work) if len(body) > _OFF_LOOP_BYTES else work()
 
 
-def _check_content_type(request: Request) -> None:
+def check_content_type(request: Request) -> None:
+    """Raises `HttpError` 415 for anything but plain JSON in UTF-8."""
     kind, _, params = request.headers.get("content-type", "").partition(";")
     kind = kind.strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
@@ -82,20 +85,29 @@ def _check_content_type(request: Request) -> None:
         raise HttpError(415, "Compressed bodies are not accepted: send the body without Content-Encoding.")
 
 
-async def _read_body(request: Request, settings: ServerSettings) -> bytes:
-    limit = settings.max_body_bytes
+async def read_body(request: Request, settings: ServerSettings, limit: int | None = None) -> bytes:
+    """The whole body; raises `HttpError` 413 when it is larger than `limit`, 408 when it comes too slowly.
+
+    Without `limit` what the server and the caller's key allow counts.
+    """
+    if limit is None:
+        limit = min(settings.max_body_bytes, current_caller().caps.max_body_bytes or settings.max_body_bytes)
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and (len(declared) > 15 or int(declared) > limit):
         raise _too_large(limit)
     pieces: list[bytes] = []
     size = 0
+    begin = monotonic()
     while True:
+        # Each piece has its time, and all together have a pace: a byte now and then keeps no request open.
+        left = settings.body_timeout_s + min(0.0, begin + size / settings.min_body_rate - monotonic())
         try:
-            message = await asyncio.wait_for(request.receive(), settings.body_timeout_s)
+            message = await asyncio.wait_for(request.receive(), max(left, 0.0))
         except asyncio.TimeoutError:
             raise HttpError(
                 408,
-                f"No part of the body came for {settings.body_timeout_s:g} s.",
+                f"The body came too slowly: nothing for {settings.body_timeout_s:g} s, or less than "
+                f"{settings.min_body_rate:g} bytes a second after that time.",
                 headers={"connection": "close"},
             ) from None
         if message["type"] == "http.disconnect":

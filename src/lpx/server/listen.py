@@ -10,6 +10,9 @@ import socket
 from lpx.errors import ConfigError, LpxError
 
 _BACKLOG = 1024
+# A client whose machine is gone, or that takes nothing of what was sent for so long, is not there any more.
+_UNACKNOWLEDGED_MS = 60_000
+_KEEPALIVE_S = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
 class PortInUseError(LpxError):
@@ -34,6 +37,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
     try:
         # Connections of a server that just ended (TIME_WAIT) must not block its successor; a listener still does.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _watch_for_dead_peers(listener)  # accepted sockets inherit it
         listener.bind(address)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
@@ -47,6 +51,15 @@ def bind_socket(host: str, port: int) -> socket.socket:
             raise ConfigError(f"port {port} may not be used by this user; choose one above 1023") from exc
         raise ConfigError(f"cannot listen on {host} port {port}: {exc.strerror}") from exc
     return listener
+
+
+def _watch_for_dead_peers(listener: socket.socket) -> None:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, seconds in _KEEPALIVE_S:
+        if hasattr(socket, name):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
 
 
 def is_loopback(listener: socket.socket) -> bool:

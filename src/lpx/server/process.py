@@ -10,15 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
+import ssl
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpx.errors import ConfigError, LpxError
 from lpx.server.listen import bind_socket, is_loopback
-from lpx.server.settings import ServerSettings
+from lpx.server.log_format import set_up_logging
+from lpx.server.settings import ServerSettings, Tls
 
 if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("lpx.server")
 
 _CLEANUP_S = 5.0  # after the grace period, for aborted requests to tell their clients
+_OTHER_FILES = 100  # open beside connections: the model, logs, libraries
 
 
 def serve(
@@ -42,46 +47,78 @@ def serve(
 ) -> int:
     """Serve a model until SIGTERM or SIGINT; returns the exit code.
 
-    Prints errors to stderr instead of raising them. A host that other machines can reach is refused unless
-    `insecure_no_auth` is set, since there are no API keys yet.
+    Prints errors to stderr instead of raising them. A host that other machines can reach is refused unless there are
+    API keys, or `insecure_no_auth` is set.
     """
+    settings = settings or ServerSettings()
+    set_up_logging(settings.log_format, access_log)
     try:
         listener = bind_socket(host, port)
-        if not is_loopback(listener):
-            if not insecure_no_auth:
-                listener.close()
-                raise ConfigError(
-                    f"host {host} can be reached by other machines, and this version has no API keys: keep 127.0.0.1, "
-                    "or add --insecure-no-auth if the network is trusted"
-                )
-            logger.warning("anybody who reaches %s can use this server: it has no API keys", host)
+        try:
+            _check_reach(listener, host, settings, insecure_no_auth)
+            _allow_connections(settings.max_connections)
+            return _serve_on(listener, options, settings, access_log)
+        finally:
+            listener.close()
     except LpxError as exc:
         print(f"error: {exc}", file=sys.stderr)
         return exc.exit_code
-    _set_up_logging(access_log)
-    return _serve_on(listener, options, settings or ServerSettings(), access_log)
 
 
-def _set_up_logging(access_log: bool) -> None:
-    if not logging.getLogger().handlers:
-        logging.basicConfig(
-            level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+def _check_reach(listener: socket.socket, host: str, settings: ServerSettings, insecure_no_auth: bool) -> None:
+    has_keys = bool(settings.api_keys or settings.api_key_file)
+    if has_keys or is_loopback(listener):
+        return
+    if not insecure_no_auth:
+        raise ConfigError(
+            f"host {host} can be reached by other machines, and no API key is set: set one with --api-key-file or "
+            "LPX_API_KEY, keep 127.0.0.1, or add --insecure-no-auth if the network is trusted"
         )
-    for name in ("uvicorn", "uvicorn.error", "asyncio"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.CRITICAL)
+    logger.warning("anybody who reaches %s can use this server: it has no API keys", host)
+
+
+def _allow_connections(most: int) -> None:
+    """Each connection is an open file, and the usual limit of these is about as low as that of connections."""
+    wanted = most + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+        if allowed < wanted:
+            logger.warning("%d connections need %d open files, and %d are allowed", most, wanted, allowed)
+
+
+def _tls_options(tls: Tls) -> dict[str, Any]:
+    """uvicorn's, tried before the model is loaded; raises `ConfigError`."""
+    if tls.certfile is None:
+        return {}
+    from uvicorn.config import create_ssl_context
+
+    files = (tls.certfile, tls.keyfile, tls.ca_certs)
+    try:
+        create_ssl_context(tls.certfile, tls.keyfile, None, ssl.PROTOCOL_TLS_SERVER, tls.cert_reqs, tls.ca_certs, None)
+    except (OSError, ssl.SSLError) as exc:
+        named = ", ".join(file for file in files if file)
+        raise ConfigError(f"the TLS files {named} cannot be used: {exc}") from None
+    return {
+        "ssl_certfile": tls.certfile,
+        "ssl_keyfile": tls.keyfile,
+        "ssl_ca_certs": tls.ca_certs,
+        "ssl_cert_reqs": tls.cert_reqs,
+    }
 
 
 def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerSettings, access_log: bool) -> int:
     import uvicorn
 
     from lpx.server.app import create_app
-    from lpx.server.http_protocol import BoundedHttpProtocol, QuietServer, run_on_new_loop
+    from lpx.server.http_protocol import QuietServer, bounded_protocol, run_on_new_loop
 
+    tls = _tls_options(settings.tls)
     app = create_app(_loader(options), settings)
     config = uvicorn.Config(
         app,
-        http=BoundedHttpProtocol,
+        http=bounded_protocol(settings),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -91,6 +128,7 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
         backlog=1024,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=int(settings.grace_seconds + _CLEANUP_S) + 1,
+        **tls,
     )
     server = QuietServer(config)
     service: Service = app.state.service
@@ -99,6 +137,8 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, server, service, number)
+        if service.keys.can_reload:
+            loop.add_signal_handler(signal.SIGHUP, service.reload_keys)
         watch = asyncio.create_task(_watch_loading(server, service, app, listener))
         try:
             await server.serve(sockets=[listener])
@@ -132,7 +172,7 @@ def _loader(options: EngineOptions) -> Any:
             percent = 100 * done // total if total else 0
             if percent >= last + 25 and percent < 100:
                 last = percent
-                logger.info("loading %s: %d %%", options.model, percent)
+                logger.info("loading %s: %d %%", Path(options.model).name, percent)
 
         engine = AsyncEngine.start(Engine.load(options, note))
         logger.info("loaded %s in %.2f s", engine.info.model, time.perf_counter() - begin)
@@ -144,8 +184,9 @@ def _loader(options: EngineOptions) -> Any:
 async def _watch_loading(server: QuietServer, service: Service, app: Any, listener: socket.socket) -> None:
     """Announce readiness, or end the server when the model cannot be loaded."""
     name = listener.getsockname()
-    shown = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
-    logger.info("listening on http://%s (loading the model; /health says when it is ready)", shown)
+    scheme = "https" if service.settings.tls.certfile is not None else "http"
+    shown = f"{scheme}://" + (f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}")
+    logger.info("listening on %s (loading the model; /health says when it is ready)", shown)
     while not hasattr(app.state, "loaded"):
         await asyncio.sleep(0.01)
     await asyncio.wait({app.state.loaded})
@@ -154,7 +195,7 @@ async def _watch_loading(server: QuietServer, service: Service, app: Any, listen
     elif service.state == "ok":
         info = service.engine.info
         logger.info(
-            "ready on http://%s: model %s, %s on %s (%s, %d threads), context %d, KV cache %d blocks of %d (%s)",
+            "ready on %s: model %s, %s on %s (%s, %d threads), context %d, KV cache %d blocks of %d (%s)",
             shown,
             info.model,
             info.quantization,

@@ -1,4 +1,7 @@
-"""One log line for each generating request: ids, counts and times; never text and never keys."""
+"""One log line for each generating request: ids, counts and times; never text and never keys.
+
+A line has fields, which `--log-format json` shows as they are and the readable format as `name=value`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,20 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import Scope
+
+from lpx.server.caller import current_caller
 
 if TYPE_CHECKING:
     from lpx.server.generation import Generation
 
 logger = logging.getLogger("lpx.server.requests")
+
+
+def _current_key() -> str | None:
+    return current_caller().name
 
 
 @dataclass(slots=True)
@@ -28,6 +39,7 @@ class Call:
     created: int = 0
     failed: str | None = None  # kind of an error after the stream began
     active: set[str] = field(default_factory=set)  # ids of the calls that are being answered, shared by all
+    key: str | None = field(default_factory=_current_key)  # name of the client's key
     _start: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -52,29 +64,58 @@ class Call:
             finish = f"failed:{self.failed}"
         elif status == 499:
             finish = "disconnected"
+        fields: dict[str, Any] = {
+            "id": self.id,
+            "request_id": self.request_id,
+            "key": self.key,
+            "endpoint": self.endpoint,
+            "model": self.model,
+            "stream": self.streamed,
+            "status": status,
+            "finish": finish or "none",
+            "prompt_tokens": generation.usage.prompt_tokens,
+            "cached_tokens": generation.usage.cached_tokens,
+            "completion_tokens": generation.usage.completion_tokens,
+            "total_ms": round((time.perf_counter() - self._start) * 1e3, 1),
+        }
         timings = generation.timings
-        detail = ""
         if timings is not None:
-            detail = (
-                f" queue_ms={timings.queue_ms:.1f} ttft_ms={timings.ttft_ms:.1f} prefill_ms={timings.prefill_ms:.1f}"
-                f" decode_ms={timings.decode_ms:.1f}"
-                f" decode_tokens_per_second={timings.decode_tokens_per_second:.1f}"
-                f" speculation={timings.speculation} drafted={timings.drafted_tokens}"
-                f" accepted={timings.accepted_tokens} mean_accepted_length={timings.mean_accepted_length:.2f}"
-            )
-        logger.info(
-            "request id=%s request_id=%s endpoint=%s model=%s stream=%s status=%d finish=%s prompt_tokens=%d "
-            "cached_tokens=%d completion_tokens=%d total_ms=%.1f%s",
-            self.id,
-            self.request_id,
-            self.endpoint,
-            self.model,
-            "yes" if self.streamed else "no",
-            status,
-            finish or "none",
-            generation.usage.prompt_tokens,
-            generation.usage.cached_tokens,
-            generation.usage.completion_tokens,
-            (time.perf_counter() - self._start) * 1e3,
-            detail,
-        )
+            fields |= {
+                "queue_ms": round(timings.queue_ms, 1),
+                "ttft_ms": round(timings.ttft_ms, 1),
+                "prefill_ms": round(timings.prefill_ms, 1),
+                "decode_ms": round(timings.decode_ms, 1),
+                "decode_tokens_per_second": round(timings.decode_tokens_per_second, 1),
+                "speculation": timings.speculation,
+                "drafted": timings.drafted_tokens,
+                "accepted": timings.accepted_tokens,
+                "mean_accepted_length": round(timings.mean_accepted_length, 2),
+            }
+        _write("request", fields)
+
+
+def log_refusal(scope: Scope, key: str | None, status: int, code: str | None = None) -> None:
+    """A line for a request that was turned away, by the route that it hit; what the client wrote stays out."""
+    if logger.isEnabledFor(logging.INFO):
+        route = getattr(scope.get("route"), "path", None)
+        _write("refused", {"key": key, "endpoint": route or "none", "status": status, "code": code or "none"})
+
+
+def _write(event: str, fields: dict[str, Any]) -> None:
+    logger.info("%s %s", event, _Shown(fields), extra={"fields": {"event": event, **fields}})
+
+
+class _Shown:
+    """Fields as text, made when somebody looks."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={_shown(value)}" for name, value in self._fields.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)

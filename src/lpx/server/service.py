@@ -6,17 +6,23 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from starlette.requests import Request
 
+from lpx.errors import ConfigError
+from lpx.server.api_keys import KeyRing
+from lpx.server.caller import Callers
 from lpx.server.errors import HttpError, clip
 from lpx.server.latencies import Latencies
 from lpx.server.limits import safe_request_id
 from lpx.server.read_limit import ReadLimit
 from lpx.server.request_log import Call
+from lpx.server.sessions import Sessions
 from lpx.server.settings import ServerSettings
+from lpx.server.text_log import TextLog
 
 if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine
@@ -25,14 +31,21 @@ logger = logging.getLogger("lpx.server")
 
 Progress = Callable[[int, int], None]
 EngineLoader = Callable[[Progress], "AsyncEngine"]
+_REFUSAL_REASONS = ("key", "origin", "queue", "concurrent_requests", "requests_per_minute", "tokens_per_minute")
 State = Literal["loading", "warming up", "ok", "failed", "stopping"]
 
 
 class Service:
-    """Owns the engine's life in the server: loading in a thread, warm-up, use, shutdown."""
+    """Owns the engine's life in the server: loading in a thread, warm-up, use, shutdown; and who may use it."""
 
     def __init__(self, settings: ServerSettings) -> None:
+        """Raises `ConfigError` for keys that cannot be read and a log folder that cannot be used."""
         self.settings = settings
+        self.keys = KeyRing(settings.api_keys, settings.api_key_file)
+        self.sessions = Sessions(self.keys)
+        self.text_log = TextLog(settings.log_requests_to) if settings.log_requests_to is not None else None
+        self.callers = Callers(self.keys, settings.limits, self.text_log)
+        self.refusals: Counter[str] = Counter(dict.fromkeys(_REFUSAL_REASONS, 0))  # requests that were turned away
         self.started_at = int(time.time())
         self.latencies = Latencies()
         self.read_limit = ReadLimit()
@@ -107,8 +120,25 @@ class Service:
             self._loading.cancel()
         if self._engine is not None:
             await self._engine.shutdown()
+        if self.text_log is not None:
+            await asyncio.to_thread(self.text_log.close)
 
     # --- use ---
+
+    def count_refusal(self, reason: str) -> None:
+        """For /metrics; reasons are a fixed few."""
+        self.refusals[reason] += 1
+
+    def reload_keys(self) -> None:
+        """Read the key file again; what is wrong with it is logged, and the keys stay as they were."""
+        if not self.keys.can_reload:
+            return
+        try:
+            self.keys.reload()
+        except ConfigError as exc:
+            logger.error("the API keys stay as they were: %s", exc)
+        else:
+            logger.info("%d API keys are accepted now", len(self.keys.keys))
 
     @property
     def state(self) -> State:

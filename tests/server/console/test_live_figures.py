@@ -41,8 +41,8 @@ def test_counters_follow_the_requests(start_server: StartServer) -> None:
     assert gained("prefix_cache_hits_total") == 8
     assert gained("drafted_tokens_total") == answer["timings"]["drafted_tokens"]
     assert gained("accepted_tokens_total") == answer["timings"]["accepted_tokens"] > 0
-    assert gained("decode_steps_total") > 15
-    assert gained("decode_seconds_total") > 0
+    assert after["decode_step"]["count_total"] > before["decode_step"]["count_total"] + 15
+    assert after["decode_step"]["seconds_total"] > before["decode_step"]["seconds_total"]
     assert gained("time_s") > 0
     assert after["first_token"]["count_total"] == before["first_token"]["count_total"] + 2
     assert after["first_token"]["seconds_total"] > before["first_token"]["seconds_total"]

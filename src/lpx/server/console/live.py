@@ -13,8 +13,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
+from lpx.engine.histogram import Histogram
 from lpx.errors import InvalidRequestError
-from lpx.server.latencies import Histogram
 from lpx.server.limits import read_request
 from lpx.server.service import service_of
 
@@ -39,8 +39,7 @@ async def live(request: Request) -> JSONResponse:
         "prefix_cache_hits_total": stats.prefix_cache_hits_total,
         "drafted_tokens_total": stats.drafts.drafted,
         "accepted_tokens_total": stats.drafts.accepted,
-        "decode_steps_total": stats.decode_steps_total,
-        "decode_seconds_total": stats.decode_seconds_total,
+        "decode_step": _sums(stats.step_times.decode_seconds),
         "first_token": _sums(service.latencies.time_to_first_token),
         "between_tokens": _sums(service.latencies.inter_token),
         "bytes_per_token": engine.info.bytes_per_token,

@@ -17,7 +17,7 @@ const FIGURES = {
   hits: (was, is) =>
     100 * per(was, is, (each) => each.prefix_cache_hits_total, (each) => each.prefix_cache_queries_total),
   reading: (was, is) => // GB of weights a second, while steps decode
-    1e-9 * is.bytes_per_token * per(was, is, (each) => each.decode_steps_total, (each) => each.decode_seconds_total),
+    1e-9 * is.bytes_per_token * per(was, is, (each) => each.decode_step.count_total, (each) => each.decode_step.seconds_total),
   running: (_, is) => is.running,
   waiting: (_, is) => is.waiting,
   kv: (_, is) => 100 * is.kv_usage,
@@ -87,7 +87,7 @@ class LiveFigures extends Watched {
     // After a restart counters begin again; after a pause the difference would be a mean over all of it.
     const goesOn =
       was && found.time_s > was.time_s && found.time_s - was.time_s < LONGEST_S &&
-      found.decode_steps_total >= was.decode_steps_total;
+      found.generation_tokens_total >= was.generation_tokens_total;
     if (was && !goesOn) this.#push(Date.now() / 1000 - 0.001, () => null);
     this.#push(Date.now() / 1000, (figure) => {
       const value = figure(goesOn ? was : found, found);

@@ -1,0 +1,185 @@
+"""The outermost layers: which host names are served, who is let in, and what every answer carries.
+
+Everything needs a key once keys are set, but what `PUBLIC_PATHS` lists. The list is compared with the decoded path, so
+that whatever the router would make of an odd path, it needs a key. WebSockets and mounted applications come through
+here like everything else.
+"""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lpx.server.caller import ANYBODY, Caller, set_caller
+from lpx.server.credentials import WEBSOCKET_PROTOCOL, header, is_same_origin, key_of
+from lpx.server.errors import HttpError, exception_response
+from lpx.server.limits import host_allowed
+from lpx.server.login_page import login_page
+from lpx.server.rate_limits import LimitReached, begin_requests
+from lpx.server.request_log import log_refusal
+from lpx.server.service import Service
+
+# /health* says whether the service is up; /login takes a key.
+PUBLIC_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/login"})
+
+_SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),  # without any, a form's Origin would be null
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class HostCheck:
+    """Refuses foreign Host names: a page whose name was rebound to this address is stopped here."""
+
+    def __init__(self, app: ASGIApp, allowed_hosts: tuple[str, ...]) -> None:
+        self._app = app
+        self._allowed_hosts = tuple(host.lower() for host in allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+            if len(hosts) > 1 or (hosts and not host_allowed(hosts[0], self._allowed_hosts)):
+                refusal = HttpError(
+                    403,
+                    "This Host name is not served. Use localhost or the IP address, or start the server with "
+                    "--allowed-hosts NAME.",
+                    code="host_not_allowed",
+                )
+                await _refuse(scope, receive, send, refusal)
+                return
+        await self._app(scope, receive, send)
+
+
+class AccessGuard:
+    """Lets in whoever shows a key, counts requests, adds the security headers, and hides what went wrong inside."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = ANYBODY
+        status = 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if not status:
+                status = message["status"]
+                _add_security_headers(message)
+            await send(message)
+
+        if scope["path"] not in PUBLIC_PATHS:
+            try:
+                caller = self._caller(scope)
+            except HttpError as refusal:
+                if scope["method"] == "GET" and _wants_page(scope):
+                    await login_page(scope, 401)(scope, receive, sending)
+                else:
+                    await _refuse(scope, receive, sending, refusal)
+                return
+        set_caller(caller)
+        counted = caller.quotas if scope["method"] == "POST" else ()
+        try:
+            begin_requests(counted)
+        except LimitReached as refusal:
+            self._service.count_refusal(refusal.reason)
+            log_refusal(scope, caller.name, refusal.status, refusal.code)
+            await _refuse(scope, receive, sending, refusal)
+            return
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as exc:
+            response = exception_response(exc)
+            if not status:
+                await response(scope, receive, sending)
+        finally:
+            for quota in counted:
+                quota.end_request()
+            if 400 <= status < 499 and scope["method"] == "POST":
+                log_refusal(scope, caller.name, status)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._check_origin(scope)
+            set_caller(self._caller(scope))
+        except HttpError as refusal:
+            await _refuse(scope, receive, send, refusal)
+            return
+
+        async def accepting_send(message: Message) -> None:
+            # A browser that offered subprotocols, one of them its key, must see one of them chosen.
+            if message["type"] == "websocket.accept" and WEBSOCKET_PROTOCOL in scope.get("subprotocols", ()):
+                message = {**message, "subprotocol": message.get("subprotocol") or WEBSOCKET_PROTOCOL}
+            await send(message)
+
+        await self._app(scope, receive, accepting_send)
+
+    def _caller(self, scope: Scope) -> Caller:
+        """Who is asking; raises `HttpError` 401."""
+        service = self._service
+        lasting = scope["type"] == "websocket"
+        if not service.keys:
+            return service.callers.of(None, counts_generations=lasting)
+        key = key_of(scope, service.keys, service.sessions)
+        if key is None:
+            service.count_refusal("key")
+            raise HttpError(
+                401,
+                "An API key is needed: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        return service.callers.of(key, counts_generations=lasting)
+
+    def _check_origin(self, scope: Scope) -> None:
+        """No CORS stands between a foreign page and a WebSocket: its origin is checked here."""
+        origin = header(scope, b"origin")
+        allowed = self._service.settings.cors.origins
+        if not is_same_origin(scope) and origin not in allowed and "*" not in allowed:
+            self._service.count_refusal("origin")
+            raise HttpError(
+                403,
+                "Pages of this origin may not connect. Start the server with --allowed-origins ORIGIN to allow them.",
+                code="origin_not_allowed",
+            )
+
+
+def _wants_page(scope: Scope) -> bool:
+    """Whether a browser asks for something to show."""
+    return "text/html" in (header(scope, b"accept") or "")
+
+
+def _add_security_headers(start: Message) -> None:
+    headers = start["headers"] = list(start.get("headers", ()))
+    present = {name.lower() for name, _ in headers}
+    headers += [(name, value) for name, value in _SECURITY_HEADERS if name not in present]
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: HttpError) -> None:
+    response = exception_response(refusal)
+    start: Message = {
+        "type": "http.response.start",
+        "status": response.status_code,
+        "headers": [*response.raw_headers],
+    }
+    _add_security_headers(start)
+    body: Message = {"type": "http.response.body", "body": response.body, "more_body": False}
+    if scope["type"] == "http":
+        await send(start)
+        await send(body)
+    elif "websocket.http.response" in scope.get("extensions", {}):
+        await send({**start, "type": "websocket.http.response.start"})
+        await send({**body, "type": "websocket.http.response.body"})
+    else:
+        await send({"type": "websocket.close", "code": 1008, "reason": refusal.code or ""})  # becomes a 403

@@ -1,0 +1,172 @@
+"""API keys: who may use the service. Where they come from, and how one is recognised.
+
+Only digests are kept, under a key of this process. A candidate is compared with all of them, each time in full and in
+constant time, so that neither a common beginning nor the place in the list can be felt. No message holds a key.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from hmac import compare_digest
+from pathlib import Path
+
+from lpx.errors import ConfigError
+from lpx.server.settings import Limits, limit_names
+
+logger = logging.getLogger("lpx.server")
+
+MAX_KEYS = 1000
+MAX_KEY_LENGTH = 512
+_SHORT = 16  # characters; shorter keys can be guessed by somebody with time
+_MAX_FILE_BYTES = 1024 * 1024
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63}):(.*)", re.DOTALL)
+_KEY = re.compile(r"[\x21-\x7e]+")  # what a header can carry
+_SECRET = secrets.token_bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One client of the service."""
+
+    name: str  # as the file has it, else a short hash; for logs
+    digest: bytes = field(repr=False)
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def identity(self) -> str:
+        """Tells keys apart inside this process; says nothing outside."""
+        return self.digest.hex()
+
+
+class KeyRing:
+    """All keys that are accepted. With none, everybody may use the service."""
+
+    def __init__(self, keys: Iterable[str] = (), path: Path | None = None) -> None:
+        """`keys` are plain keys; `path` is a file of them (see `parse_key_file`). Raises `ConfigError`."""
+        self._given = tuple(dict.fromkeys(keys))
+        self._path = path
+        self._keys = self._read()
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    @property
+    def keys(self) -> tuple[ApiKey, ...]:
+        return self._keys
+
+    @property
+    def can_reload(self) -> bool:
+        return self._path is not None
+
+    def reload(self) -> None:
+        """Read the file again. Raises `ConfigError`, and goes on with the keys that it had."""
+        self._keys = self._read()
+
+    def find(self, candidate: str) -> ApiKey | None:
+        """The key that `candidate` is, or None."""
+        digest = _digest(candidate)
+        found = None
+        for key in self._keys:
+            if compare_digest(digest, key.digest):
+                found = key
+        return found
+
+    def with_identity(self, identity: str) -> ApiKey | None:
+        """The key of that identity while it is accepted."""
+        return next((key for key in self._keys if compare_digest(key.identity, identity)), None)
+
+    def _read(self) -> tuple[ApiKey, ...]:
+        entries, defaults = ([], Limits()) if self._path is None else _read_file(self._path)
+        keys = [_key(text, None, Limits(), "--api-key") for text in self._given] + entries
+        if self._path is not None and not entries:
+            raise ConfigError(f"the key file {self._path} holds no keys; write one on a line, or leave the option out")
+        if len(keys) > MAX_KEYS:
+            raise ConfigError(f"{len(keys)} API keys are too many; at most {MAX_KEYS} can be told apart in time")
+        for what in ("digest", "name"):
+            seen: dict[object, str] = {}
+            for key in keys:
+                if getattr(key, what) in seen:
+                    raise ConfigError(
+                        f"the API keys {seen[getattr(key, what)]} and {key.name} have the same "
+                        f"{'key' if what == 'digest' else 'name'}; each must have its own"
+                    )
+                seen[getattr(key, what)] = key.name
+        return tuple(ApiKey(key.name, key.digest, key.limits.filled_from(defaults)) for key in keys)
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogateescape"), key=_SECRET, digest_size=32).digest()
+
+
+def _key(text: str, name: str | None, limits: Limits, where: str) -> ApiKey:
+    if not _KEY.fullmatch(text) or len(text) > MAX_KEY_LENGTH:
+        raise ConfigError(
+            f"{where}: a key must have 1 to {MAX_KEY_LENGTH} visible ASCII characters and no spaces; "
+            'make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+        )
+    if name is None:
+        # Not secret by itself, but too short to say what the key is.
+        name = "key-" + blake2b(text.encode(), person=b"lpx key name", digest_size=4).hexdigest()
+    if len(text) < _SHORT:
+        logger.warning("the API key %s has less than %d characters and may be guessed", name, _SHORT)
+    return ApiKey(name, _digest(text), limits)
+
+
+def _read_file(path: Path) -> tuple[list[ApiKey], Limits]:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as exc:
+        raise ConfigError(f"the key file {path} cannot be read: {exc.strerror}") from None
+    if stat.S_ISREG(mode) and mode & 0o077:
+        logger.warning("others on this machine may read or change the key file %s: chmod 600 %s", path, path)
+    if len(data) > _MAX_FILE_BYTES:
+        raise ConfigError(f"the key file {path} is larger than {_MAX_FILE_BYTES} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"the key file {path} is not UTF-8 text") from None
+    return parse_key_file(text, str(path))
+
+
+def parse_key_file(text: str, source: str) -> tuple[list[ApiKey], Limits]:
+    """Keys of a file, and the limits of those that have none of their own.
+
+    A line is `KEY` or `NAME:KEY`, then any `LIMIT=NUMBER` (names as in `Limits`). `*` in place of a key sets limits for
+    all keys. Empty lines and lines that begin with `#` are passed over. Raises `ConfigError`, which names the line and
+    repeats nothing of it.
+    """
+    keys: list[ApiKey] = []
+    defaults = Limits()
+    for number, line in enumerate(text.splitlines(), 1):
+        first, *rest = line.split() or ["#"]
+        if first.startswith("#"):
+            continue
+        where = f"{source}, line {number}"
+        limits = _limits(rest, where)
+        if first == "*":
+            defaults = limits
+            continue
+        named = _NAMED.fullmatch(first)
+        keys.append(_key(named[2] if named else first, named[1] if named else None, limits, where))
+    return keys, defaults
+
+
+def _limits(fields: list[str], where: str) -> Limits:
+    values: dict[str, int] = {}
+    for field_ in fields:
+        name, equals, number = field_.partition("=")
+        if name not in limit_names() or not equals or name in values or not re.fullmatch(r"[1-9][0-9]{0,14}", number):
+            raise ConfigError(
+                f"{where}: after the key come limits as NAME=NUMBER, each once; names are {', '.join(limit_names())}"
+            )
+        values[name] = int(number)
+    return Limits(**values)
