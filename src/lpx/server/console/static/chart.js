@@ -65,7 +65,7 @@ function make(place, lines, most, mark, format) {
       height: HEIGHT,
       legend: { show: false },
       cursor: { show: false },
-      padding: [8, 6, 0, 0],
+      padding: [8, 24, 0, 0],
       scales: {
         x: { time: true, range: () => [Date.now() / 1000 - KEPT, Date.now() / 1000] },
         y: { range: (_, __, highest) => [0, top(Math.max(highest ?? 0, most ?? 0, mark.current ?? 0))] },

@@ -117,7 +117,7 @@ function Roofline({ limit }) {
         <strong>${share === null ? text("none") : percent(Math.round(share))}</strong>
         <span>${text("reached")}</span>
       </p>
-      <div class="bar" role="meter" aria-label=${text("reached")} aria-valuemin="0" aria-valuemax="100"
+      <div class="bar" role="meter" aria-label=${text("roofline")} aria-valuemin="0" aria-valuemax="100"
         aria-valuenow=${Math.min(Math.round(share ?? 0), 100)}><i style=${{ width: `${Math.min(share ?? 0, 100)}%` }}></i></div>
       <dl>
         <div><dt>${text("readNow")}</dt><dd>${reading ? gigabytes(reading) : text("noDecode")}</dd></div>

@@ -131,7 +131,7 @@ export const TEXTS = {
   ],
   readNow: ["Weights read while decoding", "解码时读取权重"],
   readMost: ["Memory gives at most", "内存最多可提供"],
-  reached: ["Reached", "达到"],
+  reached: ["of the limit", "（占上限的比例）"],
   streamMost: ["One stream, no drafts, at most", "单流无草稿上限"],
   gbPerSecond: ["{0} GB/s", "{0} GB/秒"],
   measure: ["Measure the limit", "测量上限"],
