@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 from lpx.errors import LpxError
@@ -21,7 +20,6 @@ class ReadLimit:
 
     def __init__(self) -> None:
         self._bytes_per_second: float | None = None
-        self._measured_at = 0  # unix time of the latest measurement
         self._measuring = False
 
     def as_json(self, bytes_per_token: int) -> dict[str, Any] | None:
@@ -31,7 +29,6 @@ class ReadLimit:
         return {
             "bytes_per_second": self._bytes_per_second,
             "tokens_per_second": self._bytes_per_second / bytes_per_token,
-            "measured_at": self._measured_at,
         }
 
     async def measure(self, engine: AsyncEngine) -> None:
@@ -55,7 +52,6 @@ class ReadLimit:
         finally:
             self._measuring = False
         self._bytes_per_second = max(measured, self._bytes_per_second or 0.0)
-        self._measured_at = int(time.time())
 
 
 def _bandwidth(info: EngineInfo) -> float:

@@ -96,7 +96,6 @@ def test_measured_limit_is_the_best_so_far(start_server: StartServer, monkeypatc
     assert answers == [20e9, 30e9, 30e9]
     limit = live(server)["limit"]
     assert limit["tokens_per_second"] == 30e9 / live(server)["bytes_per_token"]
-    assert limit["measured_at"] > 1_700_000_000
 
 
 def test_a_limit_that_cannot_be_measured_says_why(start_server: StartServer) -> None:
