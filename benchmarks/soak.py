@@ -134,7 +134,8 @@ async def soak(server: Server, options: argparse.Namespace) -> tuple[Tally, Memo
     stopping.set()
     after = await server.metrics()
     gained = {"seconds": monotonic() - began, "ends": ended(after) - ended(before)}
-    gained["tokens"] = after["lpx:generation_tokens_total"] - before["lpx:generation_tokens_total"]
+    for name in ("generation_tokens", "num_preemptions"):
+        gained[name] = after[f"lpx:{name}_total"] - before[f"lpx:{name}_total"]
     await asyncio.gather(*clients)
     return tally, memory, gained
 
@@ -162,7 +163,7 @@ def percentile(values: list[float], share: float) -> float:
 
 def drift_mb(memory: Memory, settle_s: float) -> tuple[float, float]:
     """Memory after `settle_s`, and the largest distance from it later on."""
-    settled = [mb for seconds, mb in memory if seconds >= settle_s]
+    settled = [mb for seconds, mb in memory if seconds >= settle_s] or [memory[-1][1]]
     return settled[0], max(abs(mb - settled[0]) for mb in settled)
 
 
@@ -209,9 +210,11 @@ def report(
     ]
     print(
         f"{gained['seconds']:.0f} s, {options.clients} clients, {options.sequences} sequences, queue {options.queue}: "
-        f"{ends_per_s:.1f} ends/s, {gained['tokens'] / gained['seconds']:.0f} tokens/s"
+        f"{ends_per_s:.1f} ends/s, {gained['generation_tokens'] / gained['seconds']:.0f} tokens/s, "
+        f"{gained['num_preemptions']:.0f} preemptions"
     )
-    print("memory, MB: " + ", ".join(f"{mb:.0f} at {at:.0f} s" for at, mb in memory[:: max(1, len(memory) // 12)]))
+    shown = memory[:: max(1, len(memory) // 12)]
+    print("memory, MB: " + ", ".join(f"{mb:.0f} at {seconds:.0f} s" for seconds, mb in shown))
     print("\n| what clients did | times |\n|---|---|")
     for name, count in sorted((tally.outcomes + tally.refused).items()):
         print(f"| {name.replace('_', ' ')} | {count} |")
@@ -230,7 +233,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--sequences", type=int, default=8, help="that run at once")
     parser.add_argument("--queue", type=int, default=16, help="sequences that may wait")
-    parser.add_argument("--kv-cache-memory", default="64M", help="small, so that sequences are preempted, too")
+    parser.add_argument("--kv-cache-memory", default="128M", help="a small one makes sequences give way")
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lpx-soak-") as folder:

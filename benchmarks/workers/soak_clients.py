@@ -158,7 +158,7 @@ class Client:
         if b"retry-after:" not in connection.head.lower():
             raise Unexpected("429 without Retry-After")
         self._tally.refused["queue full 429"] += 1
-        await asyncio.sleep(self._random.uniform(0.02, 0.2))  # sooner than told: the load stays
+        await asyncio.sleep(self._random.uniform(0.05, 0.4))  # sooner than told: the load stays
         return False
 
     async def _finish(self, connection: Connection, began: float | None) -> None:

@@ -90,6 +90,7 @@ def test_histogram_counts_into_the_bucket_that_holds_the_value() -> None:
     shown = histogram.cumulative()
     assert shown[:3] == [("0.0001", 1.0), ("0.0002", 4.0), ("0.0005", 4.0)]
     assert shown[-2:] == [("500.0", 4.0), ("+Inf", 5.0)]
+    assert histogram.count == 5
     assert histogram.total == 0.0001 + 3 * 0.00015 + 1e6
 
 

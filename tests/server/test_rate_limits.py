@@ -16,7 +16,7 @@ from lpx.engine.sampling_params import SamplingParams
 from lpx.errors import ConfigError
 from lpx.server.api_keys import KeyRing
 from lpx.server.caller import Callers
-from lpx.server.rate_limits import LimitReached, Quota, Ticket, TokenBucket
+from lpx.server.rate_limits import LimitReached, Quota, Ticket, TokenBucket, begin_requests
 from lpx.server.settings import Limits, ServerSettings
 from tests.engine.fake_executor import FakeExecutor
 from tests.server.conftest import StartServer
@@ -117,6 +117,14 @@ def test_a_refused_request_takes_nothing() -> None:
     with pytest.raises(LimitReached):
         Ticket((quota,), prompt_tokens=1, reserved=51)
     assert quota.tokens.balance == 50
+
+
+def test_a_request_is_counted_with_all_quotas_or_with_none() -> None:
+    own, shared = Quota(Limits(), "this key"), Quota(Limits(max_concurrent_requests=1), "this server")
+    begin_requests((own, shared))
+    with pytest.raises(LimitReached):
+        begin_requests((own, shared))
+    assert (own.under_way, shared.under_way) == (1, 1)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "5", 2**60])

@@ -56,7 +56,15 @@ def test_a_body_that_nobody_asked_for_is_not_received_forever(
     server = start_server(settings=ServerSettings(api_keys=("sk-test-key-0123456789",)))
     with server.raw(POST + b"1000000\r\n\r\n{") as connection:
         assert connection.recv(12) == b"HTTP/1.1 401"
-        eventually(lambda: is_closed(connection), "the end of the connection")
+
+        def refused_more() -> bool:
+            try:
+                connection.sendall(b" ")  # it does not fall idle
+            except ConnectionError:
+                return True
+            return is_closed(connection)
+
+        eventually(refused_more, "the end of the connection")
 
 
 def test_a_connection_goes_on_after_a_refusal_whose_body_came(start_server: StartServer) -> None:

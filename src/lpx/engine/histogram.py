@@ -23,7 +23,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many figures were noted."""
+        """How many figures were observed."""
         return sum(self._counts)
 
     def cumulative(self) -> list[tuple[str, float]]:

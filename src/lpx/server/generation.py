@@ -89,8 +89,7 @@ class Generation:
 
         Raises what `Caller.admit` and `AsyncEngine.submit` raise.
         """
-        caller = current_caller()
-        params, ticket = caller.admit(prompts, params, engine.info.max_model_len)
+        params, ticket, transcript = _admit(engine, prompts, params, request_id)
         streams: list[RequestStream] = []
         try:
             for index, prompt in enumerate(prompts):
@@ -101,16 +100,6 @@ class Generation:
                 stream.abort()
             ticket.settle(0)
             raise
-        transcript = None
-        if caller.text_log is not None:
-            transcript = Transcript(
-                caller.text_log,
-                caller.name,
-                request_id,
-                engine.info.model,
-                prompts,
-                lambda ids: engine.tokenizer.decode(ids, skip_special=False),
-            )
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
         return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies, ticket, transcript)
 
@@ -217,3 +206,18 @@ class Generation:
                 )
             )
         return choices
+
+
+def _admit(
+    engine: AsyncEngine, prompts: Sequence[list[int]], params: SamplingParams, request_id: str
+) -> tuple[SamplingParams, Ticket, Transcript | None]:
+    """What the caller may do, what it has to give back at the end, and where its texts go, if anywhere."""
+    caller = current_caller()
+    params, ticket = caller.admit(prompts, params, engine.info.max_model_len)
+    if caller.text_log is None:
+        return params, ticket, None
+
+    def decode(ids: Sequence[int]) -> str:
+        return engine.tokenizer.decode(ids, skip_special=False)
+
+    return params, ticket, Transcript(caller.text_log, caller.name, request_id, engine.info.model, prompts, decode)
