@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lpx import store
+from tests import browser
 
 OPTIONAL_MODELS = {
     "qwen2.5-coder-0.5b": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
@@ -33,6 +34,8 @@ def pytest_report_header() -> list[str]:
     lines = [f"real models: {', '.join([store.DEFAULT_MODEL, *present])}"]
     if absent:
         lines.append(f"not tested: {', '.join(absent)} (set LPX_TEST_MODELS_DIR to a folder with their .gguf files)")
+    path = browser.find()
+    lines.append(f"browser: {path}" if path else f"not tested: the console in a browser ({browser.HOW})")
     return lines
 
 

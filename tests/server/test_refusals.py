@@ -361,7 +361,6 @@ def test_endless_field_is_cut_off(shared_server: LiveServer) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/v1",
         "/v1/completion",
         "/health/",

@@ -168,3 +168,37 @@ class Detokenizer:
         safe = len(text) - finder.depth[state]
         self._held = text[safe:]
         return text[:safe]
+
+
+class PieceDetokenizer(Detokenizer):
+    """A detokenizer that remembers what each token let out: its own text, and what had been held before it."""
+
+    def __init__(
+        self,
+        tokenizer: TokenDecoder,
+        *,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        skip_special: bool = True,
+    ) -> None:
+        super().__init__(tokenizer, stop=stop, include_stop=include_stop, skip_special=skip_special)
+        self._pieces: list[tuple[str, int]] = []
+        self._pushed = 0
+
+    def take_pieces(self) -> list[tuple[str, int]]:
+        """Texts since the last call and which of its pushes they came by, -1 for the end; joined, what was returned."""
+        taken, self._pieces, self._pushed = self._pieces, [], 0
+        return taken
+
+    def push(self, token_ids: Sequence[int], *, check_stop: bool = True) -> str:
+        piece = super().push(token_ids, check_stop=check_stop)
+        if piece:
+            self._pieces.append((piece, self._pushed))
+        self._pushed += 1
+        return piece
+
+    def finish(self) -> str:
+        piece = super().finish()
+        if piece:
+            self._pieces.append((piece, -1))
+        return piece

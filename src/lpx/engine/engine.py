@@ -14,6 +14,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from lpx.engine.deadlines import Deadlines
+from lpx.engine.detokenizer import PieceDetokenizer
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.drafting.speculation import Speculation
 from lpx.engine.embedding import rows_to_pool
@@ -257,7 +258,8 @@ class Engine(RequestIntake):
                 if output.error is not None:
                     raise LpxError(f"the model failed on this request: {output.error}")
                 self.scheduler.advance(sequence, count + max(0, len(output.sampled_ids) - 1))
-                delta = self._accept(sequence, output, now)
+                held = len(output.sampled_ids) - 1 if drafts is not None and drafts[at] else 0
+                delta = self._accept(sequence, output, now, held)
             except Exception as error:
                 shown = error if isinstance(error, LpxError) else LpxError(f"the request failed: {error!r}")
                 deltas.extend(self._end_request(sequence.request, "error", _caused(shown, error)))
@@ -419,8 +421,9 @@ class Engine(RequestIntake):
             ]
             row.score_logprobs = request.params.prompt_logprobs or 0
 
-    def _accept(self, sequence: Sequence, output: SequenceOutput, now: int) -> RequestDelta | None:
-        """Take in the results of one sequence; None while its prompt is unfinished."""
+    def _accept(self, sequence: Sequence, output: SequenceOutput, now: int, drafted: int = 0) -> RequestDelta | None:
+        """Take in the results of one sequence, whose first `drafted` ids were drafted; None while its prompt is
+        unfinished."""
         request = sequence.request
         row = sequence.row
         if row.score_targets and output.scores is not None:
@@ -472,7 +475,7 @@ class Engine(RequestIntake):
         logprobs = None
         if output.logprobs is not None:
             logprobs = [describe_logprobs(entry, self.tokenizer) for entry in output.logprobs[: len(token_ids)]]
-        return self._make_delta(sequence, text, token_ids, logprobs, finish_reason, stop_reason, now)
+        return self._make_delta(sequence, text, token_ids, logprobs, finish_reason, stop_reason, now, drafted=drafted)
 
     def _follow_grammar(self, sequence: Sequence, grammar: GrammarPosition, sampled_ids: list[int]) -> list[int]:
         """Sampled ids with those behind them that the grammar forces."""
@@ -501,6 +504,7 @@ class Engine(RequestIntake):
         stop_reason: int | str | None,
         now: int,
         error: LpxError | None = None,
+        drafted: int = 0,
     ) -> RequestDelta:
         """A delta; with a `finish_reason` the sequence ends and its blocks are free."""
         request = sequence.request
@@ -516,6 +520,8 @@ class Engine(RequestIntake):
             stop_reason,
         )
         delta.error = error
+        if request.params.return_drafts and isinstance(sequence.detokenizer, PieceDetokenizer):
+            delta.pieces = [(piece, 0 <= at < drafted) for piece, at in sequence.detokenizer.take_pieces()]
         is_first = sequence.index == 0 and len(sequence.output_ids) == len(token_ids)
         if is_first and request.prompt_logprobs is not None and request.scoring_done:
             delta.prompt_logprobs = request.prompt_logprobs

@@ -27,6 +27,7 @@ class Logprob:
     bytes: bytes  # exact
 
 
+TextPiece = tuple[str, bool]  # text of one token, and whether that was drafted and accepted
 TokenLogprobDict = dict[int, Logprob]  # the token itself first, then the likeliest by rank
 
 
@@ -71,6 +72,7 @@ class RequestDelta:
     timings: Timings | None = None  # in the last delta
     error: LpxError | None = None
     pooled: NDArray[np.float64] | None = None  # sum of hidden states [hidden size], in the last delta of an embedding
+    pieces: list[TextPiece] | None = None  # with return_drafts; joined they are `text`
 
 
 @dataclass(slots=True)
@@ -221,6 +223,13 @@ def merge_deltas(deltas: Iterable[RequestDelta]) -> list[RequestDelta]:
                 timings=last.timings,
                 error=last.error,
                 pooled=last.pooled,
+                pieces=_joined_pieces(group),
             )
         )
     return merged
+
+
+def _joined_pieces(group: list[RequestDelta]) -> list[TextPiece] | None:
+    if group[0].pieces is None:
+        return None
+    return [piece for delta in group for piece in delta.pieces or ()]

@@ -13,7 +13,7 @@ from collections.abc import Sequence as SequenceOf
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from lpx.engine.detokenizer import Detokenizer
+from lpx.engine.detokenizer import Detokenizer, PieceDetokenizer
 from lpx.engine.request_checks import check_length, check_params_ids, check_prompt_length, checked_prompt_ids
 from lpx.engine.sampling_params import SamplingParams, choice_seed
 from lpx.engine.sequence import Request, Sequence
@@ -157,6 +157,7 @@ class RequestIntake:
         request = Request(request_id or f"request-{next(self._ids)}", ids, params, monotonic_ns())
         room = self.max_model_len if params.max_tokens is None else len(ids) + params.max_tokens
         stop_ids = frozenset(params.stop_token_ids or ())
+        make_detokenizer = PieceDetokenizer if params.return_drafts else Detokenizer
         if not params.ignore_eos:
             stop_ids |= self.eos_token_ids
         seed = self._fresh_seed() if params.seed is None or params.seed == -1 else params.seed
@@ -169,7 +170,7 @@ class RequestIntake:
                 max_length=min(room, self.max_model_len),
                 row=row,
                 stop_ids=stop_ids,
-                detokenizer=Detokenizer(
+                detokenizer=make_detokenizer(
                     self.tokenizer,
                     stop=params.stop or (),
                     include_stop=params.include_stop_str_in_output,

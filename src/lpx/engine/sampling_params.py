@@ -50,6 +50,7 @@ class SamplingParams:
       exist.
     - `logit_bias` maps token ids (or their decimal text) to a bias in [-100, 100].
     - `speculative`: "off" drafts no tokens for this request; "auto" leaves it to the engine. The text is the same.
+    - `return_drafts`: tell the text of each token and whether the token was drafted, see `RequestDelta.pieces`.
     - `logprobs` and `prompt_logprobs` (0 to 20): log-probabilities under the model itself, before penalties, bias
       and temperature.
     - `cache_salt`: the prefix cache shares only among requests with the same one. Prompts of people who must not learn
@@ -90,6 +91,7 @@ class SamplingParams:
     banned_token_ids: Sequence[int] | None = None  # kept as a tuple
     max_decode_ms: float | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    return_drafts: bool = False
 
     def __post_init__(self) -> None:
         def keep(name: str, check: Callable[..., Any], *limits: Any) -> None:
@@ -117,7 +119,7 @@ class SamplingParams:
         ):
             if getattr(self, name) is not None:
                 keep(name, _whole, low, high)
-        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "return_drafts"):
             keep(name, _flag)
         if self.speculative not in get_args(Speculative):
             raise _refuse("speculative", f"must be auto or off, not {_shown(self.speculative)}")

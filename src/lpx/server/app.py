@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from lpx.errors import LpxError, QueueFullError
 from lpx.server import (
     anthropic_messages,
+    console,
     embeddings,
     generate,
     health,
@@ -51,6 +52,10 @@ ROUTES: dict[str, Literal["public", "inference"]] = {
     "/health/ready": "public",
     "/version": "inference",
     "/openapi.json": "inference",
+    "/": "inference",
+    "/console/{version}/{name:path}": "inference",
+    "/console/live": "inference",
+    "/console/limit": "inference",
     "/metrics": "inference",
     "/generate": "inference",
     "/v1/completions": "inference",
@@ -66,10 +71,10 @@ ROUTES: dict[str, Literal["public", "inference"]] = {
     "/v1/models/{name:path}": "inference",
 }
 _ENDPOINTS = (
-    "GET /health, GET /health/live, GET /health/ready, GET /version, GET /metrics, GET /openapi.json, GET /v1/models, "
-    "POST /generate, POST /v1/completions, POST /v1/chat/completions, POST /v1/responses, POST /v1/messages, "
-    "POST /v1/messages/count_tokens, POST /v1/embeddings, POST /tokenize, POST /detokenize, "
-    "WebSocket /v1/stream"
+    "GET / (the console), GET /health, GET /health/live, GET /health/ready, GET /version, GET /metrics, "
+    "GET /openapi.json, GET /v1/models, POST /generate, POST /v1/completions, POST /v1/chat/completions, "
+    "POST /v1/responses, POST /v1/messages, POST /v1/messages/count_tokens, POST /v1/embeddings, POST /tokenize, "
+    "POST /detokenize, WebSocket /v1/stream"
 )
 
 
@@ -100,6 +105,7 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
         health,
         login,
         metrics,
+        console,
         generate,
         openai_completions,
         openai_chat,

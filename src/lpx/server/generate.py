@@ -18,7 +18,7 @@ from lpx.server.openai_logprobs import chat_logprobs, prompt_logprobs_json
 from lpx.server.request_log import Call
 from lpx.server.schemas import GenerateRequest
 from lpx.server.service import Service, service_of
-from lpx.server.streaming import EventStream, answer_json, event, timings_json
+from lpx.server.streaming import EventStream, answer_json, event, pieces_json, timings_json
 
 if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine
@@ -71,6 +71,8 @@ def _body(wanted: GenerateRequest, call: Call, generation: Generation, choice: C
     }
     if choice.logprobs is not None:
         body["logprobs"] = chat_logprobs(choice.token_ids, choice.logprobs, wanted.wanted_logprobs or 0)
+    if choice.pieces is not None:
+        body["pieces"] = pieces_json(choice.pieces)
     if wanted.prompt_logprobs is not None:
         body["prompt_logprobs"] = prompt_logprobs_json(generation.prompt_logprobs[0])
     return body
@@ -83,6 +85,8 @@ async def _events(wanted: GenerateRequest, call: Call, generation: Generation) -
         news: dict[str, Any] = {"text": delta.text, "token_ids": delta.token_ids}
         if delta.logprobs:
             news["logprobs"] = chat_logprobs(delta.token_ids, delta.logprobs, wanted.wanted_logprobs or 0)
+        if delta.pieces is not None:
+            news["pieces"] = pieces_json(delta.pieces)
         if delta.finish_reason is not None:
             news |= {
                 "id": call.id,

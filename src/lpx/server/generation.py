@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from lpx.engine.outputs import RequestDelta, Timings, TokenLogprobDict
+from lpx.engine.outputs import RequestDelta, TextPiece, Timings, TokenLogprobDict
 from lpx.engine.sampling_params import SamplingParams
 from lpx.errors import EngineStoppedError
 from lpx.server.caller import current_caller
@@ -42,6 +42,7 @@ class Choice:
     finish_reason: str
     stop_reason: int | str | None
     pooled: NDArray[np.float64] | None = None  # of an embedding: the sum of hidden states
+    pieces: list[TextPiece] | None = None  # with return_drafts
 
 
 @dataclass(slots=True)
@@ -234,6 +235,7 @@ class Generation:
                     finish_reason=group[-1].finish_reason or "stop",
                     stop_reason=group[-1].stop_reason,
                     pooled=group[-1].pooled,
+                    pieces=None if group[0].pieces is None else [p for delta in group for p in delta.pieces or ()],
                 )
             )
         return choices

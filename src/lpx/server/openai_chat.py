@@ -18,7 +18,17 @@ from lpx.server.openai_messages import delta_of, message_of
 from lpx.server.request_log import Call
 from lpx.server.schemas import ChatRequest
 from lpx.server.service import service_of
-from lpx.server.streaming import LINE_ENDS, ChunkWriter, EventStream, answer_json, dumps, json_string, timings_json
+from lpx.server.streaming import (
+    LINE_ENDS,
+    ChunkWriter,
+    EventStream,
+    answer_json,
+    dumps,
+    json_string,
+    pieces_json,
+    pieces_text,
+    timings_json,
+)
 
 router = APIRouter()
 
@@ -75,7 +85,11 @@ def _choice(wanted: ChatRequest, choice: Choice, reader: AnswerReader | None) ->
         "finish_reason": choice.finish_reason if reader is None else reader.finish_reason(choice.finish_reason),
         "stop_reason": choice.stop_reason,
     }
-    return {**shaped, "token_ids": choice.token_ids} if wanted.return_token_ids else shaped
+    if wanted.return_token_ids:
+        shaped["token_ids"] = choice.token_ids
+    if choice.pieces is not None:
+        shaped["pieces"] = pieces_json(choice.pieces)
+    return shaped
 
 
 async def _events(
@@ -90,6 +104,8 @@ async def _events(
             logprobs = dumps({"content": content, "refusal": None})
         if wanted.return_token_ids and delta.token_ids:
             logprobs += f',"token_ids":{dumps(delta.token_ids)}'
+        if delta.pieces is not None:
+            logprobs += f',"pieces":{pieces_text(delta.pieces)}'
         reader = readers[delta.index]
         if reader is not None:
             for choice in _read_chunks(reader, delta, logprobs):

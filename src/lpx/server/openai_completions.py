@@ -20,7 +20,16 @@ from lpx.server.openai_logprobs import CompletionLogprobs, prompt_logprobs_json
 from lpx.server.request_log import Call
 from lpx.server.schemas import CompletionRequest
 from lpx.server.service import Service, service_of
-from lpx.server.streaming import ChunkWriter, EventStream, answer_json, dumps, json_string, timings_json
+from lpx.server.streaming import (
+    ChunkWriter,
+    EventStream,
+    answer_json,
+    dumps,
+    json_string,
+    pieces_json,
+    pieces_text,
+    timings_json,
+)
 
 if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine
@@ -127,6 +136,8 @@ class _Answer:
         }
         if self._wanted.return_token_ids:
             shaped |= {"prompt_token_ids": self._prompts[choice.prompt_index], "token_ids": choice.token_ids}
+        if choice.pieces is not None:
+            shaped["pieces"] = pieces_json(choice.pieces)
         if self._wanted.prompt_logprobs is not None:
             shaped["prompt_logprobs"] = prompt_logprobs_json(self._generation.prompt_logprobs[choice.prompt_index])
         return shaped
@@ -189,4 +200,6 @@ def _chunk_choice(
     end = '"finish_reason":null'
     if delta is not None and delta.finish_reason is not None:
         end = f'"finish_reason":"{delta.finish_reason}","stop_reason":{dumps(delta.stop_reason)}'
+    if delta is not None and delta.pieces is not None:
+        end += f',"pieces":{pieces_text(delta.pieces)}'
     return f'{{"index":{index},"text":{json_string(text)},{ids or ""}"logprobs":{logprobs_json},{end}}}'

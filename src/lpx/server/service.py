@@ -18,6 +18,7 @@ from lpx.server.caller import Callers
 from lpx.server.errors import HttpError, clip
 from lpx.server.latencies import Latencies
 from lpx.server.limits import safe_request_id
+from lpx.server.read_limit import ReadLimit
 from lpx.server.request_log import Call
 from lpx.server.sessions import Sessions
 from lpx.server.settings import ServerSettings
@@ -50,6 +51,7 @@ class Service:
         self.loaded_bytes = 0  # of the model's file, so far
         self.total_bytes = 0
         self.warm_up_ms = 0.0  # what the warm-up token took
+        self.read_limit = ReadLimit()
         self.load_error: Exception | None = None
         self.active: set[str] = set()  # ids of the generating calls that are being answered
         self._engine: AsyncEngine | None = None

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from lpx.engine.outputs import TextPiece
 from lpx.server.errors import describe, exception_response
 from lpx.server.generation import Choice, Generation, llama_cpp_timings
 from lpx.server.request_log import Call
@@ -87,6 +88,16 @@ class ChunkWriter:
         """The chunk that comes last when the client asked for usage."""
         extra = {"usage": generation.usage.as_json(), "timings": timings_json(generation)}
         return f'{self._head},"choices":[],{dumps(extra)[1:]}\n\n'.encode()
+
+
+def pieces_json(pieces: list[TextPiece]) -> list[dict[str, str | bool]]:
+    """The text of an answer token by token, with what was drafted (`return_drafts`)."""
+    return [{"text": text, "drafted": drafted} for text, drafted in pieces]
+
+
+def pieces_text(pieces: list[TextPiece]) -> str:
+    """`pieces_json` as JSON text that holds no line end of any kind."""
+    return dumps(pieces_json(pieces)).translate(LINE_ENDS)
 
 
 def timings_json(generation: Generation) -> dict[str, float | int | str] | None:

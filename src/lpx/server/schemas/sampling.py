@@ -87,6 +87,7 @@ class SamplingRequest(StrictRequest):
     priority: int | None = None
     max_latency_ms: float | None = None
     speculative: str | None = None
+    return_drafts: bool | None = None
     repeat_last_n: int | None = None
     truncate_prompt_tokens: int | None = None  # keep so many of the last tokens; -1: as many as fit
     cache_prompt: bool | None = None
@@ -164,6 +165,7 @@ class SamplingRequest(StrictRequest):
             "skip_special_tokens": self.skip_special_tokens,
             "prompt_logprobs": self.prompt_logprobs,
             "speculative": self.speculative,
+            "return_drafts": self.return_drafts,
             "seed": self.seed,
             # Without the prefix cache: a salt that nobody else has.
             "cache_salt": secrets.token_hex(16) if self.cache_prompt is False else self.cache_salt,
