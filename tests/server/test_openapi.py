@@ -35,7 +35,8 @@ TEMPLATE = (
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
 # Not described there: figures for Prometheus, the document itself, what is no HTTP, and what browsers sign in with.
-LEFT_OUT = {"/metrics", "/openapi.json", "/v1/stream", "/login", "/logout"}
+CONSOLE = {"/", "/console/{version}/{name:path}", "/console/live", "/console/limit"}
+LEFT_OUT = {"/metrics", "/openapi.json", "/v1/stream", "/login", "/logout", *CONSOLE}
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
