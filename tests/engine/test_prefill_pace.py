@@ -29,7 +29,7 @@ def chunks(
     for _ in range(steps):
         if plain:
             pace.observe(1, 0, decode_ms * (5 if rng.random() < disturbed else 1))
-        rows.append(pace.rows_beside(MOST))
+        rows.append(pace.rows_beside(1, MOST))
         ms = decode_ms + row_ms * rows[-1]
         pace.observe(1, rows[-1], ms * (5 if rng.random() < disturbed else 1))
     return rows
@@ -47,11 +47,11 @@ def test_prompt_without_streams_tells_what_a_row_costs() -> None:
     pace = PrefillPace(20.0)
     pace.observe(0, 100, 200.0)
     pace.observe(1, 0, 4.0)
-    assert pace.rows_beside(MOST) == 6  # (0.85 * 20 - 4) / 2
+    assert pace.rows_beside(1, MOST) == 6  # (0.85 * 20 - 4) / 2
     pace = PrefillPace(30.0)
     pace.observe(0, 100, 200.0)
     pace.observe(1, 0, 4.0)
-    assert pace.rows_beside(MOST) == 10
+    assert pace.rows_beside(1, MOST) == 10
 
 
 @pytest.mark.parametrize(("decode_ms", "target"), [(3.0, LEAST_DEFAULT_MS), (30.0, 90.0)])
@@ -65,7 +65,7 @@ def test_default_target_follows_the_decode_step(decode_ms: float, target: float)
 @pytest.mark.parametrize("target", [0.001, 5.0])
 def test_prompts_advance_even_if_the_target_cannot_be_met(target: float) -> None:
     assert min(chunks(PrefillPace(target), 30, decode_ms=6.0, row_ms=2.0)) >= LEAST_ROWS
-    assert PrefillPace(target).rows_beside(3) == 3
+    assert PrefillPace(target).rows_beside(1, 3) == 3
 
 
 def test_disturbed_steps_change_little() -> None:
@@ -81,7 +81,7 @@ def test_one_slow_step_is_overlooked() -> None:
     before = chunks(pace, 20, decode_ms=4.0, row_ms=0.5)[-1]
     pace.observe(1, 0, 400.0)
     pace.observe(1, before, 3000.0)
-    assert pace.rows_beside(MOST) == before
+    assert pace.rows_beside(1, MOST) == before
 
 
 def test_more_streams_than_in_the_last_plain_step_are_noticed() -> None:
@@ -89,6 +89,24 @@ def test_more_streams_than_in_the_last_plain_step_are_noticed() -> None:
     chunks(pace, 20, decode_ms=4.0, row_ms=0.5)
     rows = chunks(pace, 40, decode_ms=14.0, row_ms=0.5, plain=False)[-1]  # no step without prompts any more
     assert 14.0 + 0.5 * rows == pytest.approx(AIM * 30.0, rel=0.05)
+
+
+def test_default_target_follows_the_streams_when_no_step_is_without_prompts() -> None:
+    pace = PrefillPace()
+    chunks(pace, 20, decode_ms=4.0, row_ms=0.7)  # one stream
+    rows = 0
+    for _ in range(30):  # sixteen, and prompts in every step; a step of theirs alone would take 14.5 ms
+        rows = pace.rows_beside(16, MOST)
+        pace.observe(16, rows, 4.0 + 0.7 * (15 + rows))
+    assert pace.target_ms == pytest.approx(3 * 14.5)
+    assert 14.5 + 0.7 * rows == pytest.approx(AIM * 3 * 14.5, rel=0.03)
+
+
+def test_load_from_the_first_step_on_is_learned_from() -> None:
+    pace = PrefillPace(60.0)
+    pace.observe(0, 512, 256.0)
+    rows = chunks(pace, 40, decode_ms=14.0, row_ms=0.5, plain=False)[-1]
+    assert 14.0 + 0.5 * rows == pytest.approx(AIM * 60.0, rel=0.05)
 
 
 def test_rate_is_that_of_the_latest_prompts_without_the_slowest() -> None:

@@ -97,7 +97,7 @@ class ModelOptions:
         float | None,
         _engine(
             "--itl-target-ms",
-            help="Longest step of running streams while prompts are computed. Default: three decode steps, or 16 ms.",
+            help="Longest step of running streams while prompts are computed. Default: three decode steps, or 32 ms.",
             env="LPX_ITL_TARGET_MS",
             metavar="MS",
         ),

@@ -104,7 +104,7 @@ class Scheduler:
             prefilling.sort(key=_by_rank)
         if prefilling:
             if plan:
-                budget = self.pace.rows_beside(budget)
+                budget = self.pace.rows_beside(rows, budget)
             if deadline_ms is not None:
                 budget = self.pace.rows_within(deadline_ms, budget)
             for _, peers in groupby(prefilling, key=_by_priority):
