@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from typing import Any
 
 import httpx
@@ -208,6 +209,21 @@ def test_a_key_in_a_header_is_taken(guarded: LiveServer, headers: dict[str, str]
 )
 def test_anything_else_is_not(guarded: LiveServer, path: str, headers: dict[str, str]) -> None:
     unauthorized(guarded.get(path, headers=headers))
+
+
+def test_a_wrong_key_is_told_from_none_and_both_are_logged(
+    guarded: LiveServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="lpx.server"):
+        missing = guarded.post("/generate", {"prompt": "x"})
+        wrong = guarded.post("/generate", {"prompt": "x"}, headers={"authorization": "Bearer sk-wrong-0123456789"})
+    assert (missing.status_code, wrong.status_code) == (401, 401)
+    assert "is needed" in missing.json()["error"]["message"]
+    assert "is not accepted" in wrong.json()["error"]["message"]
+    refused = [record.getMessage() for record in caplog.records if record.getMessage().startswith("refused")]
+    assert len(refused) == 2
+    assert all("endpoint=/generate status=401 code=invalid_api_key" in line for line in refused)
+    assert "wrong" not in caplog.text
 
 
 def test_two_authorization_headers_are_no_key(guarded: LiveServer) -> None:

@@ -28,7 +28,7 @@ def write(tmp_path: Path, text: str, mode: int = 0o600) -> Path:
 def test_a_file_gives_names_keys_and_limits() -> None:
     keys, defaults = parse_key_file(
         f"# who may come in\n\n* requests_per_minute=600\n"
-        f"  alice:{ALICE}  tokens_per_minute=5000 max_choices=2\n{BOB}\n",
+        f"  alice:{ALICE}  tokens_per_minute=5000 max_choices=2  # she = alice\n{BOB}  # and he\n",
         "keys.txt",
     )
     assert keys[0].name == "alice"

@@ -193,6 +193,14 @@ def test_keys_are_read_again_on_sighup(start: type[Process], tmp_path: Path) -> 
     assert "sk-" not in process.log
 
 
+def test_a_hangup_ends_a_server_without_a_key_file_as_sigterm_does(start: type[Process]) -> None:
+    process = start(0, "ok", settings={"api_keys": ["sk-alice-0123456789"]})
+    process.wait_ready()
+    process.process.send_signal(signal.SIGHUP)
+    assert process.wait() == 0
+    assert "SIGHUP: no new requests" in process.log
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lpx.server.settings import ServerSettings
 from tests.engine.fake_executor import FakeExecutor
 from tests.server.conftest import StartServer
 from tests.server.live_server import LiveServer
@@ -157,6 +158,15 @@ def test_timings_have_llama_cpp_s_names_too(shared_server: LiveServer) -> None:
     assert timings["predicted_n"] == timings["completion_tokens"] == 9
     assert timings["prompt_n"] + timings["cache_n"] == timings["prompt_tokens"] == 5
     assert timings["predicted_ms"] == timings["decode_ms"]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("path", [GENERATE, COMPLETIONS, CHAT])
+def test_timings_as_the_server_or_the_request_says(start_server: StartServer, path: str, enabled: bool) -> None:
+    server = start_server(settings=ServerSettings(request_timings=enabled))
+    for wanted, shown in (({}, enabled), ({"timings": True}, True), ({"timings": False}, False)):
+        body = server.post(path, {**BODIES[path], "max_tokens": 3, **wanted}).json()
+        assert (body["timings"] is not None) == shown
 
 
 def test_log_probabilities_by_llama_cpp_s_name(shared_server: LiveServer) -> None:

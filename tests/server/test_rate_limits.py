@@ -254,6 +254,9 @@ def test_an_answer_without_a_length_ends_at_the_keys_limit(start_server: StartSe
     answer = server.post("/v1/chat/completions", chat, headers=bearer).json()
     assert answer["usage"]["completion_tokens"] == 5
     assert answer["choices"][0]["finish_reason"] == "length"
+    for path in ("/v1/completions", "/generate"):  # whose own defaults are longer
+        usage = server.post(path, {"prompt": "hi"}, headers=bearer).json()["usage"]
+        assert usage["completion_tokens"] == 5
     chat["messages"][0]["content"] = "x" * 100
     refused = server.post("/v1/chat/completions", chat, headers=bearer)
     assert refused.json()["error"]["param"] == "messages"

@@ -169,4 +169,4 @@ def test_a_new_grammar_is_not_compiled_on_the_event_loop(
         for _ in range(2):
             assert shared_server.post(path, body(path, structured_outputs=form)).status_code == 200
     assert len(names) == 3
-    assert all(name.startswith("lpx-encode") for name in names)
+    assert all(name.startswith("lpx-grammar") for name in names)

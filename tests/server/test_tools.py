@@ -152,6 +152,36 @@ def test_several_calls_where_they_are_allowed(serve: Callable[..., LiveServer]) 
     assert len(answer(server, tool_choice="required", parallel_tool_calls=False)["message"]["tool_calls"]) == 1
 
 
+def test_a_required_call_that_is_cut_off_is_not_shown_as_text(serve: Callable[..., LiveServer]) -> None:
+    server = serve(f"{CALL}\n{CALL}".replace('"Paris"', '"Paris", "days": 3'))
+    whole = len(CALL) + len(', "days": 3')
+    for max_tokens in (5, 14, whole + 4, whole + 14):
+        choice = answer(server, tool_choice="required", max_tokens=max_tokens)
+        assert choice["finish_reason"] == "length"
+        assert not choice["message"]["content"]
+        assert len(choice["message"].get("tool_calls", [])) == max_tokens // whole
+        assert streamed(server, tool_choice="required", max_tokens=max_tokens)[0]["message"]["content"] == ""
+
+
+def test_a_call_that_a_stop_string_cuts_is_not_to_be_made(serve: Callable[..., LiveServer]) -> None:
+    server = serve(CALL)
+    for choose in ("auto", {"type": "function", "function": {"name": "get_weather"}}):
+        for stop in ("city", "Par", "argu"):
+            choice = answer(server, tool_choice=choose, stop=[stop])
+            assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
+            assert streamed(server, tool_choice=choose, stop=[stop])[0]["finish_reason"] == "stop"
+    message = server.post(
+        "/v1/messages",
+        {
+            "max_tokens": 200,
+            "messages": [{"role": "user", "content": "?"}],
+            "tools": [{"name": "get_weather", "input_schema": {"type": "object"}}],
+            "stop_sequences": ["Par"],
+        },
+    ).json()
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "Par")
+
+
 def test_a_schema_beside_tools_allows_both(serve: Callable[..., LiveServer]) -> None:
     form = {
         "type": "json_schema",

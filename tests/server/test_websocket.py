@@ -79,6 +79,15 @@ def test_many_generations_run_side_by_side(shared_server: LiveServer) -> None:
         assert text_of(got[name]) == alone["text"]
 
 
+def test_a_cancel_right_behind_its_start_ends_it(start_server: StartServer) -> None:
+    server = start_server()
+    with connected(server) as socket:
+        for _ in range(30):  # the same id each time: it is free again
+            send(socket, "start", "a", prompt="x", max_tokens=200)
+            send(socket, "cancel", "a")
+            assert until_done(socket, "a")["a"][-1]["type"] == "done"
+
+
 def test_cancel_ends_one_generation_only(start_server: StartServer) -> None:
     server = start_server(FakeExecutor(num_blocks=2000), max_model_len=4000)
     with connected(server) as socket:
@@ -157,7 +166,9 @@ def test_disconnect_ends_everything(start_server: StartServer) -> None:
     with connected(server) as socket:
         for number in range(5):
             send(socket, "start", str(number), prompt="a", max_tokens=7000)
-        assert receive(socket)["type"] == "delta"
+        begun: set[str] = set()
+        while len(begun) < 5:
+            begun.add(receive(socket)["id"])
     eventually(lambda: server.idle, "an idle engine")
     assert server.engine is not None
     assert server.engine.stats().finished_total["abort"] == 5  # type: ignore[union-attr]

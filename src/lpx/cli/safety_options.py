@@ -115,6 +115,13 @@ class SafetyOptions:
         bool, _tls("--allow-credentials", help="Let these pages send credentials of the browser.")
     ] = False
 
+    request_timings: Annotated[
+        bool,
+        _log(
+            "--enable-request-timings/--no-enable-request-timings",
+            help='Put `timings` into answers. A request decides for itself with "timings": true or false.',
+        ),
+    ] = True
     log_format: Annotated[
         str, _log("--log-format", help="text, or json: one object a line.", envvar="LPX_LOG_FORMAT")
     ] = "text"
@@ -158,6 +165,7 @@ class SafetyOptions:
                 ca_certs=self.ssl_ca_certs,
                 cert_reqs=self.ssl_cert_reqs,
             ),
+            request_timings=self.request_timings,
             log_format=self.log_format,
             log_requests_to=self.log_requests_to,
         )

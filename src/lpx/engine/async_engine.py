@@ -167,6 +167,7 @@ class AsyncEngine:
         self._courier_queue: SimpleQueue[_Outbox | None] = SimpleQueue()
         self._courier = threading.Thread(target=self._carry, name="lpx-courier", daemon=True)
         self._encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="lpx-encode")
+        self._compilers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lpx-grammar")  # texts never wait for it
         self._thread = threading.Thread(target=self._run, name="lpx-engine", daemon=True)
 
     @classmethod
@@ -265,7 +266,7 @@ class AsyncEngine:
         """See `Engine.compile_grammar`, for `submit`; runs in a worker thread, and without one where there is none."""
         if params.structured_outputs is None:
             return None
-        return await self._in_worker(self._engine.compile_grammar, params)
+        return await self._in_worker(self._engine.compile_grammar, params, pool=self._compilers)
 
     def submit(
         self,
@@ -312,7 +313,8 @@ class AsyncEngine:
         """`shutdown` for callers outside an event loop."""
         with self._lock:
             self._stopping = True
-        self._encoders.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._encoders, self._compilers):
+            pool.shutdown(wait=False, cancel_futures=True)
         if drain:
             self._commands.put(lambda: None)  # wakes a sleeping thread
             self._thread.join(timeout)
@@ -348,9 +350,11 @@ class AsyncEngine:
             self._commands.put(lambda: self._add(request))
         return stream
 
-    async def _in_worker(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+    async def _in_worker(
+        self, function: Callable[..., _Result], *arguments: Any, pool: ThreadPoolExecutor | None = None
+    ) -> _Result:
         try:
-            future = asyncio.get_running_loop().run_in_executor(self._encoders, partial(function, *arguments))
+            future = asyncio.get_running_loop().run_in_executor(pool or self._encoders, partial(function, *arguments))
         except RuntimeError as error:  # the pool is closed
             raise EngineStoppedError("the engine is shutting down") from error
         return await future

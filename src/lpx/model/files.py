@@ -76,7 +76,8 @@ def _model_at(path: Path) -> Path:
             if model.name == described:  # what was pulled under this name; files put beside it do not change that
                 return model
         raise ModelNotFoundError(
-            f"{path}: {len(models)} GGUF models are in this folder ({', '.join(m.name for m in models[:4])}); name one"
+            f"{path}: {len(models)} GGUF models are in this folder ({', '.join(m.name for m in models[:4])}); "
+            f"give the path of one instead, such as {models[0]}"
         )
     if pickles := sorted(file.name for file in path.iterdir() if file.suffix.lower() in _PICKLE_SUFFIXES):
         raise UnsupportedModelError(f"{path}: the weights are in {pickles[0]}; {_PICKLE_REASON}")

@@ -7,10 +7,12 @@ here like everything else.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lpx.server.caller import ANYBODY, Caller, set_caller
-from lpx.server.credentials import WEBSOCKET_PROTOCOL, header, is_same_origin, key_of
+from lpx.server.credentials import WEBSOCKET_PROTOCOL, header, is_same_origin, key_of, shows_key
 from lpx.server.errors import HttpError, response_for_path
 from lpx.server.limits import host_allowed
 from lpx.server.login_page import login_page
@@ -56,9 +58,11 @@ class HostCheck:
 class AccessGuard:
     """Lets in whoever shows a key, counts requests, adds the security headers, and hides what went wrong inside."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, paths: Collection[str] = ()) -> None:
+        """`paths` are those that logs of refusals may name."""
         self._app = app
         self._service = service
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -94,7 +98,7 @@ class AccessGuard:
             begin_requests(counted)
         except LimitReached as refusal:
             self._service.count_refusal(refusal.reason)
-            log_refusal(scope, caller.name, refusal.status, refusal.code)
+            log_refusal(scope, caller.name, refusal.status, refusal.code, self._paths)
             await _refuse(scope, receive, sending, refusal)
             return
         try:
@@ -134,9 +138,12 @@ class AccessGuard:
         key = key_of(scope, service.keys, service.sessions)
         if key is None:
             service.count_refusal("key")
+            log_refusal(scope, None, 401, "invalid_api_key", self._paths)
             raise HttpError(
                 401,
-                "An API key is needed: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
+                "This API key is not accepted here. Send another as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+                if shows_key(scope)
+                else "An API key is needed: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )

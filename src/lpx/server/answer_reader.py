@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lpx.server.reasoning import Reasoning, ReasoningSplitter
-from lpx.server.tools.calls import CallStart, Piece
+from lpx.server.tools.calls import CallArguments, CallStart, Piece
 from lpx.server.tools.formats import ToolCallParser
+from lpx.server.tools.scanner import ValueScanner
 
 AnswerPiece = Piece | Reasoning
 
@@ -12,8 +13,13 @@ AnswerPiece = Piece | Reasoning
 class AnswerReader:
     """Reads one choice. `feed` and `finish` give pieces in order; `called` tells whether a tool was called."""
 
-    def __init__(self, splitter: ReasoningSplitter | None, parser: ToolCallParser | None) -> None:
+    def __init__(
+        self, splitter: ReasoningSplitter | None, parser: ToolCallParser | None, *, calls_only: bool = False
+    ) -> None:
+        """With `calls_only`, what is no call is the beginning of one that was cut off, and not shown."""
         self.called = False
+        self._calls_only = calls_only
+        self._arguments = ValueScanner()  # of the last call
         self._splitter = splitter
         self._parser = parser
 
@@ -31,8 +37,8 @@ class AnswerReader:
         return self.feed(text) + self.finish()
 
     def finish_reason(self, reason: str) -> str:
-        """An answer that came to its end with calls ends for these."""
-        return "tool_calls" if self.called and reason == "stop" else reason
+        """An answer that came to its end with whole calls ends for these; one that a stop string cut does not."""
+        return "tool_calls" if self.called and self._arguments.ended and reason == "stop" else reason
 
     def _parse(self, parts: list[str | Reasoning]) -> list[AnswerPiece]:
         if self._parser is None:
@@ -43,5 +49,11 @@ class AnswerReader:
         return pieces
 
     def _note(self, pieces: list[Piece]) -> list[Piece]:
-        self.called = self.called or any(isinstance(piece, CallStart) for piece in pieces)
-        return pieces
+        for piece in pieces:
+            if isinstance(piece, CallStart):
+                self.called = True
+                self._arguments = ValueScanner()
+            elif isinstance(piece, CallArguments):
+                for character in piece.text:
+                    self._arguments.take(character)
+        return [piece for piece in pieces if not isinstance(piece, str)] if self._calls_only else pieces

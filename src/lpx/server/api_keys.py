@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from hmac import compare_digest
+from itertools import takewhile
 from pathlib import Path
 
 from lpx.errors import ConfigError
@@ -141,8 +142,8 @@ def parse_key_file(text: str, source: str) -> tuple[list[ApiKey], Limits]:
     """Keys of a file, and the limits of those that have none of their own.
 
     A line is `KEY` or `NAME:KEY`, then any `LIMIT=NUMBER` (names as in `Limits`). `*` in place of a key sets limits for
-    all keys. Empty lines and lines that begin with `#` are passed over. Raises `ConfigError`, which names the line and
-    repeats nothing of it.
+    all keys. Empty lines are passed over, and what stands behind a `#` at the beginning of a line or after a space.
+    Raises `ConfigError`, which names the line and repeats nothing of it.
     """
     keys: list[ApiKey] = []
     defaults = Limits()
@@ -151,7 +152,7 @@ def parse_key_file(text: str, source: str) -> tuple[list[ApiKey], Limits]:
         if first.startswith("#"):
             continue
         where = f"{source}, line {number}"
-        limits = _limits(rest, where)
+        limits = _limits([*takewhile(lambda field_: not field_.startswith("#"), rest)], where)
         if first == "*":
             defaults = limits
             continue

@@ -123,7 +123,7 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
     app.add_exception_handler(LpxError, _refusal)
     app.add_exception_handler(ClientDisconnect, _disconnect)
     # The last one added comes first.
-    app.add_middleware(AccessGuard, service=service)
+    app.add_middleware(AccessGuard, service=service, paths=frozenset(ROUTES))
     cors = service.settings.cors
     if cors.origins:
         app.add_middleware(

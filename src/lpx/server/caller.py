@@ -103,6 +103,12 @@ def current_caller() -> Caller:
     return _current.get()
 
 
+def default_length(tokens: int) -> int:
+    """Tokens of an answer whose request does not say how many: so many, or as many as the caller may have."""
+    most = current_caller().caps.max_output_tokens
+    return tokens if most is None else min(tokens, most)
+
+
 def set_caller(caller: Caller) -> None:
     """For the running task and those it starts."""
     _current.set(caller)

@@ -67,7 +67,10 @@ class ChatPlan:
         splitter = None
         if self.splits_reasoning:
             splitter = ReasoningSplitter(inside=begins_inside(prompt, tokenizer))
-        return AnswerReader(splitter, None if self.choice is None else make_parser(self.tool_format, self.choice.names))
+        if self.choice is None:
+            return AnswerReader(splitter, None)
+        parser = make_parser(self.tool_format, self.choice.names)
+        return AnswerReader(splitter, parser, calls_only=self.choice.mode == "required")
 
 
 def plan_chat(

@@ -64,8 +64,9 @@ async def start_turn(connection: HTTPConnection, service: Service, wanted: ChatR
     params = plan.sampling_params(params, prompt, engine.tokenizer)
     grammar = await engine.compile_grammar(params)
     call = service.call(connection, prefix, wanted.streams)
+    timings = service.shows_timings(wanted.timings)
     try:
-        generation = Generation.start(engine, [prompt], params, call.id, service.latencies, grammar)
+        generation = Generation.start(engine, [prompt], params, call.id, service.latencies, grammar, timings)
     except ContextLengthError as exc:
         raise ContextLengthError(str(exc), param="messages") from None
     return ChatTurn(wanted, call, generation, plan, prompt)

@@ -29,6 +29,11 @@ def key_of(scope: Scope, ring: KeyRing, sessions: Sessions) -> ApiKey | None:
     return None
 
 
+def shows_key(scope: Scope) -> bool:
+    """Whether a key was sent at all."""
+    return bool(_shown_keys(scope))
+
+
 def header(scope: Scope, name: bytes) -> str | None:
     """The value of a header that comes once; None when it is missing or comes twice."""
     values: list[bytes] = [value for key, value in scope["headers"] if key == name]

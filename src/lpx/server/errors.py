@@ -93,8 +93,10 @@ def describe(exc: BaseException) -> tuple[int, dict[str, Any], dict[str, str] | 
         return status, error_object(status, text, param=param, code=exc.code, type_=exc.error_type), None
     if isinstance(exc, LpxError) and exc.http_status < 500:
         status = exc.http_status
-        headers = {"retry-after": str(exc.retry_after_s)} if isinstance(exc, QueueFullError) else None
-        return status, error_object(status, str(exc), type_=exc.error_type), headers
+        if isinstance(exc, QueueFullError):
+            body = error_object(status, str(exc), type_=exc.error_type, code="rate_limit_exceeded")
+            return status, body, {"retry-after": str(exc.retry_after_s)}
+        return status, error_object(status, str(exc), type_=exc.error_type), None
     if isinstance(exc, LpxError) and exc.http_status == 503:
         return 503, error_object(503, "The engine has stopped and takes no requests. Restart the server."), None
     log_exception(exc)

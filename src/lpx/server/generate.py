@@ -48,7 +48,8 @@ async def start_generate(
     prompt = wanted.fit(prompt, engine.info.max_model_len, params.max_tokens)
     grammar = await engine.compile_grammar(params)
     call = service.call(connection, "gen", wanted.streams)
-    return call, Generation.start(engine, [prompt], params, call.id, service.latencies, grammar)
+    timings = service.shows_timings(wanted.timings)
+    return call, Generation.start(engine, [prompt], params, call.id, service.latencies, grammar, timings)
 
 
 async def encode_given(engine: AsyncEngine, given: str | list[int], *, add_special: bool) -> list[int]:

@@ -76,6 +76,7 @@ class Generation:
     latencies: Latencies
     ticket: Ticket
     transcript: Transcript | None = None
+    shows_timings: bool = True  # in the answer
     timings: Timings | None = None  # of the request, when it is a single one
     finish_reasons: list[str] = field(default_factory=list)
     _pumps: list[asyncio.Task[None]] = field(default_factory=list)
@@ -92,6 +93,7 @@ class Generation:
         request_id: str,
         latencies: Latencies,
         grammar: CompiledGrammar | None = None,
+        shows_timings: bool = True,
     ) -> Generation:
         """Submit every prompt or none, as the caller's key and limits have it.
 
@@ -100,7 +102,8 @@ class Generation:
         params, ticket, transcript = _admit(engine, prompts, params, request_id)
         streams = _submit_all(partial(engine.submit, grammar=grammar), prompts, params, request_id, ticket)
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
-        return cls(engine, streams, params.n, usage, [None] * len(prompts), latencies, ticket, transcript)
+        no_logprobs: list[list[TokenLogprobDict | None] | None] = [None] * len(prompts)
+        return cls(engine, streams, params.n, usage, no_logprobs, latencies, ticket, transcript, shows_timings)
 
     @classmethod
     def start_embeddings(

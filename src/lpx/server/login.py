@@ -66,7 +66,10 @@ async def _shown_key(request: Request, service: Service, is_form: bool) -> str:
         check_content_type(request)
     body = await read_body(request, service.settings, limit=_MAX_BODY_BYTES)
     if is_form:
-        fields = parse_qs(body.decode("latin-1"), max_num_fields=8)
+        try:
+            fields = parse_qs(body.decode("latin-1"), max_num_fields=8)
+        except ValueError:
+            raise HttpError(400, "The form has too many fields; it takes one, key.", param="key") from None
         return fields.get("key", [""])[0].strip()
     shown = parse_json_object(body, 8).get("key")
     if not isinstance(shown, str):

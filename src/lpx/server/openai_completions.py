@@ -58,7 +58,8 @@ async def completions(request: Request) -> Response:
         engine.validate(prompts[-1], params)
     grammar = await engine.compile_grammar(params)
     call = service.call(request, "cmpl", wanted.streams)
-    generation = Generation.start(engine, prompts, params, call.id, service.latencies, grammar)
+    timings = service.shows_timings(wanted.timings)
+    generation = Generation.start(engine, prompts, params, call.id, service.latencies, grammar, timings)
     answer = _Answer(wanted, prompts, engine, generation)
     if wanted.streams:
         writer = ChunkWriter(call, "text_completion", wanted, generation)

@@ -137,7 +137,7 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
 
     async def run() -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, _stop, server, service, number)
         if service.keys.can_reload:
             loop.add_signal_handler(signal.SIGHUP, service.reload_keys)

@@ -9,6 +9,7 @@ import logging
 import time
 import uuid
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -94,10 +95,13 @@ class Call:
         _write("request", fields)
 
 
-def log_refusal(scope: Scope, key: str | None, status: int, code: str | None = None) -> None:
-    """A line for a request that was turned away, by the route that it hit; what the client wrote stays out."""
+def log_refusal(
+    scope: Scope, key: str | None, status: int, code: str | None = None, paths: Collection[str] = ()
+) -> None:
+    """A line for a request that was turned away, by the route that it hit, or before that by its path if it is one of
+    `paths`; what the client wrote stays out."""
     if logger.isEnabledFor(logging.INFO):
-        route = getattr(scope.get("route"), "path", None)
+        route = getattr(scope.get("route"), "path", None) or (scope["path"] if scope["path"] in paths else None)
         _write("refused", {"key": key, "endpoint": route or "none", "status": status, "code": code or "none"})
 
 

@@ -190,6 +190,10 @@ class Service:
                 code="model_not_found",
             )
 
+    def shows_timings(self, wanted: bool | None) -> bool:
+        """Whether an answer has `timings`: as the request says, else as the server was told."""
+        return self.settings.request_timings if wanted is None else wanted
+
     def call(self, request: HTTPConnection, prefix: str, streamed: bool) -> Call:
         given = safe_request_id(request.headers.get("x-request-id"))
         call = Call(

@@ -101,6 +101,7 @@ class ServerSettings:
     cors: Cors = field(default_factory=Cors)
     tls: Tls = field(default_factory=Tls)
     log_format: str = "text"  # or "json"
+    request_timings: bool = True  # `timings` in answers, unless a request says otherwise
     log_requests_to: Path | None = None  # a folder for the texts of requests and answers
     max_body_bytes: int = 8 * 1024 * 1024
     max_json_depth: int = 64

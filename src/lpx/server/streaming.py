@@ -101,9 +101,9 @@ def pieces_text(pieces: list[TextPiece]) -> str:
 
 
 def timings_json(generation: Generation) -> dict[str, float | int | str] | None:
-    """Milliseconds and tokens per second of a single-prompt request; None for several prompts."""
+    """Milliseconds and tokens per second of a single-prompt request; None for several prompts, or if not wanted."""
     timings = generation.timings
-    if timings is None:
+    if timings is None or not generation.shows_timings:
         return None
     return {
         "queue_ms": round(timings.queue_ms, 3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
+_MANY = 5000  # tokens whose answer takes so long that others would wait for it
+
 
 @router.post("/tokenize")
 async def tokenize(request: Request) -> Response:
@@ -28,14 +31,18 @@ async def tokenize(request: Request) -> Response:
     service.check_model(wanted.model)
     ids = await _ids(engine, wanted)
     tokenizer = engine.tokenizer
-    return json_response(
-        {
-            "count": len(ids),
-            "max_model_len": engine.info.max_model_len,
-            "tokens": [_piece(tokenizer, token_id) for token_id in ids] if wanted.with_pieces else ids,
-            "token_strs": [tokenizer.token_text(token_id) for token_id in ids] if wanted.return_token_strs else None,
-        }
-    )
+
+    def answer() -> Response:
+        return json_response(
+            {
+                "count": len(ids),
+                "max_model_len": engine.info.max_model_len,
+                "tokens": [_piece(tokenizer, token_id) for token_id in ids] if wanted.with_pieces else ids,
+                "token_strs": [tokenizer.token_text(id) for id in ids] if wanted.return_token_strs else None,
+            }
+        )
+
+    return await asyncio.to_thread(answer) if len(ids) > _MANY else answer()
 
 
 async def _ids(engine: AsyncEngine, wanted: TokenizeRequest) -> list[int]:

@@ -89,6 +89,7 @@ class _Connection:
             kind = message.get("type")
             if kind == "start":
                 self._start(name, message)
+                await asyncio.sleep(0)  # it begins before a cancel can come: one that has not would end without a word
             elif kind == "cancel":
                 if (task := self._generations.get(name)) is not None:  # one that has just ended is no error
                     task.cancel()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from lpx import _native
+from lpx.engine.structured.multiples import problem_with_multiples
 from lpx.engine.structured.params import StructuredOutputsParams
 from lpx.errors import InvalidRequestError
 
@@ -103,6 +104,8 @@ class GrammarCompiler:
             source = _source(params)
         except (ValueError, RecursionError) as error:
             raise _refuse(params, str(error)) from None
+        if (problem := problem_with_multiples(params)) is not None:
+            raise _refuse(params, problem)
         limits = _limits()
         matcher = LLMatcher(self._ll_tokenizer, source, log_level=0, limits=limits)
         if matcher.is_error():

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, model_validator
 
 from lpx.errors import InvalidRequestError
+from lpx.server.caller import default_length
 from lpx.server.schemas.fields import PROMPTS_SCHEMA, Prompts, prompts_of
 from lpx.server.schemas.sampling import OpenAIRequest
 
@@ -37,5 +38,5 @@ class CompletionRequest(OpenAIRequest):
 
     @property
     def token_limit(self) -> int | None:
-        """Absent: 16, as OpenAI and vLLM have it; null: up to the context limit."""
-        return self.limit if {"max_tokens", "n_predict"} & self.model_fields_set else 16
+        """Absent: 16, as OpenAI and vLLM have it, or less if the key allows less; null: up to the context limit."""
+        return self.limit if {"max_tokens", "n_predict"} & self.model_fields_set else default_length(16)

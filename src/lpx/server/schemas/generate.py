@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, field_validator, model_validator
 
 from lpx.errors import InvalidRequestError
+from lpx.server.caller import default_length
 from lpx.server.schemas.fields import PROMPT_SCHEMA, Prompts, fail, prompts_of
 from lpx.server.schemas.sampling import SamplingRequest
 
@@ -44,7 +45,7 @@ class GenerateRequest(SamplingRequest):
 
     @property
     def token_limit(self) -> int | None:
-        """Absent: 128; null (or n_predict -1): up to the context limit."""
+        """Absent: 128, or less if the key allows less; null (or n_predict -1): up to the context limit."""
         if self.n_predict is not None:
             return None if self.n_predict == -1 else self.n_predict
-        return self.max_tokens if "max_tokens" in self.model_fields_set else 128
+        return self.max_tokens if "max_tokens" in self.model_fields_set else default_length(128)

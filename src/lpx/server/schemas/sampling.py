@@ -92,6 +92,7 @@ class SamplingRequest(StrictRequest):
     truncate_prompt_tokens: int | None = None  # keep so many of the last tokens; -1: as many as fit
     cache_prompt: bool | None = None
     t_max_predict_ms: float | None = None  # llama.cpp's; -1: off
+    timings: bool | None = None  # in the answer; None: as the server does
     timings_per_token: bool | None = None
     # What form the text shall have; looked at in `lpx.server.structured`.
     response_format: Any = None

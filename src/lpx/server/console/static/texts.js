@@ -62,7 +62,7 @@ export const TEXTS = {
   clearAll: ["Delete all", "全部删除"],
   sureClear: ["Delete all chats in this browser?", "删除此浏览器中的全部会话？"],
   keep: ["Keep chats in this browser", "在此浏览器中保留会话"],
-  keepHint: ["Off: they end with this tab. They are never stored on the server.", "关闭时，会话随标签页消失。服务器从不保存会话。"],
+  keepHint: ["If not, they end with this tab. They are never stored on the server.", "如不保留，会话随标签页消失。服务器从不保存会话。"],
   notKept: ["This browser has no room to keep this chat.", "浏览器空间不足，无法保留此会话。"],
   close: ["Close", "关闭"],
 
