@@ -165,3 +165,24 @@ def test_peers_that_are_gone_are_noticed_by_the_system() -> None:
             if hasattr(socket, "TCP_USER_TIMEOUT"):
                 assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
         client.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /v1/stream HTTP/1.1\r\nContent-Length: 2",
+        b"GET /v1/stream HTTP/1.1\r\nTransfer-Encoding: chunked",
+        b"POST /v1/stream HTTP/1.1\r\nContent-Length: 2",
+        b"POST /health HTTP/1.1",
+    ],
+    ids=["length", "chunked", "post", "elsewhere"],
+)
+def test_a_handshake_that_cannot_be_answered_is_refused(start_server: StartServer, head: bytes) -> None:
+    """uvicorn would keep such a connection without a word, and nothing would time it out."""
+    upgrade = (
+        b"\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    with start_server().raw(head + upgrade) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+        eventually(lambda: is_closed(connection), "the end of the connection")

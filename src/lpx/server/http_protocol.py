@@ -96,6 +96,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
+        # With a body, the handshake would never be answered, and the connection would stay for ever.
+        with_body = any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
+            for name, value in self.headers
+        )
+        if with_body or self.parser.get_method() != b"GET":
+            self._refuse(_HeadError(400, "A WebSocket opens with a GET request that has no body."))
+            return
         self.idle.pop(self, None)
         super().handle_websocket_upgrade()
 

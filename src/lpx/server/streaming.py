@@ -220,8 +220,13 @@ class EventStream(Response):
         try:
             async with contextlib.aclosing(self._events) as events:
                 async for data in events:
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                    try:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                    except (RuntimeError, OSError):  # of a connection that has just been closed
+                        raise ClientDisconnect from None
             last = self._last
+        except ClientDisconnect:
+            raise
         except Exception as exc:
             self._call.failed = type(exc).__name__
             last = self._fail(exc)

@@ -72,6 +72,23 @@ def test_only_calls_of_the_tools_fit(
         assert all(isinstance(json.loads(call.arguments_json), dict) for call in calls)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "fits"),
+    [
+        ({"properties": {"next": {"$ref": "#"}}}, '{"next": {"next": {}}}', True),
+        ({"properties": {"next": {"$ref": "#"}}}, '{"next": {"name": "f", "arguments": {}}}', False),
+        ({"properties": {"q": {"type": "integer"}, "r": {"$ref": "#/properties/q"}}}, '{"q": 1, "r": 2}', True),
+    ],
+)
+def test_references_start_at_the_parameters(
+    compiler: GrammarCompiler, parameters: dict[str, Any], arguments: str, fits: bool
+) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", **parameters}}}
+    form = answer_grammar(None, choose_tools([tool], "required", False), "hermes", "none", {})
+    text = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
+    assert accepts(compiler, form, list(text.encode())) == fits
+
+
 def test_marks_that_are_control_tokens_are_written_as_such(compiler: GrammarCompiler) -> None:
     form = answer_grammar(None, choose_tools(TOOLS, "required", False), "mistral", "none", {"[TOOL_CALLS]": 256})
     assert accepts(compiler, form, [256, *b' [{"name": "stop", "arguments": {}}]'])

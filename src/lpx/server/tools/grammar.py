@@ -90,7 +90,10 @@ def _call_rules(choice: ToolChoice, tool_format: ToolFormat, marker_ids: dict[st
             rules.append(f"call{i}: {head} arguments{i}")
         return rules
     for i, name in enumerate(names):
-        rules.append(f"call{i}: {_json_rule(_call_schema(name, key, choice.parameters_of(name)))}")
+        # Arguments are a rule of their own, so that references in their schema start at its root.
+        rules.append(f"arguments{i}: {_json_rule(choice.parameters_of(name))}")
+        head = lark_string(f'{{"name": {json.dumps(name)}, "{key}": ')
+        rules.append(f"call{i}: {head} arguments{i} {lark_string('}')}")
     if tool_format == "hermes":
         begin, end = f"{mark(HERMES_BEGIN)} {_NEW_LINE}", f"{_NEW_LINE} {mark(HERMES_END)}"
         rules.insert(0, f"calls: {repeated('tagged', _NEW_LINE)}")
@@ -101,20 +104,6 @@ def _call_rules(choice: ToolChoice, tool_format: ToolFormat, marker_ids: dict[st
         listed = repeated("call", lark_string(", "))
         rules.insert(0, f'calls: {mark(MISTRAL_BEGIN)} " "? "[" {listed} "]"')
     return rules
-
-
-def _call_schema(name: str, key: str, parameters: Any) -> dict[str, Any]:
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {"name": {"const": name}, key: parameters},
-        "required": ["name", key],
-        "additionalProperties": False,
-    }
-    # References of a schema start at its root, which it is no longer.
-    for definitions in ("$defs", "definitions"):
-        if isinstance(parameters, dict) and definitions in parameters:
-            schema[definitions] = parameters[definitions]
-    return schema
 
 
 def _json_rule(schema: Any) -> str:
