@@ -109,6 +109,12 @@ def test_streams_and_choices_keep_the_form(shared_server: LiveServer) -> None:
         ),
         ({"structured_outputs": {"jsn": {}}}, "structured_outputs", "unknown field 'jsn'"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "exactly one"),
+        ({"structured_outputs": {"json": False}}, "structured_outputs", "no text fits"),
+        (
+            {"structured_outputs": {"json": {"type": "integer", "multipleOf": 999983}}},
+            "structured_outputs",
+            "multipleOf",
+        ),
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "structural_tag"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs", "unclosed group"),
         ({"structured_outputs": {"choice": [1]}}, "structured_outputs", "list of texts"),

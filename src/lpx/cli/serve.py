@@ -23,7 +23,7 @@ def serve(
         typer.Option("--served-model-name", envvar="LPX_SERVED_MODEL_NAME", help="Name that clients see."),
     ] = None,
 ) -> None:
-    """Serve a model over HTTP with OpenAI's API and POST /generate.
+    """Serve a model over HTTP: OpenAI's API, Anthropic's Messages, a WebSocket, and a console for browsers at /.
 
     Example: lpx serve --model-path models/ --port 8080
 

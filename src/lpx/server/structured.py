@@ -92,8 +92,8 @@ def _structured_outputs(value: Any) -> StructuredOutputsParams | None:
     wanted: dict[str, Any] = {}
     for key, item in value.items():
         if key in _STRUCTURED_KEYS:
-            if item is not None and item is not False:
-                wanted[key] = item
+            if item is not None and not (key == "json_object" and item is False):
+                wanted[key] = _schema(item, name) if key == "json" else item
         elif key not in _NEUTRAL_KEYS:
             raise _refuse(name, f"has an unknown field {key[:32]!r}")
         elif item not in _NEUTRAL_KEYS[key]:
@@ -104,7 +104,9 @@ def _structured_outputs(value: Any) -> StructuredOutputsParams | None:
 def _schema(value: Any, name: str) -> Any:
     if not isinstance(value, dict | bool | str):
         raise _refuse(name, "needs a JSON schema (an object)")
-    return value
+    if value is False:
+        raise _refuse(name, "cannot be the schema false, which no text fits")
+    return {} if value is True else value
 
 
 def _check_keys(name: str, value: dict[str, Any], known: set[str]) -> None:
