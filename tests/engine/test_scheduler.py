@@ -85,9 +85,9 @@ def test_prompt_rows_are_limited_while_streams_decode() -> None:
     other = clock.arrive(200)
     assert clock.step() == {long: 1, other: FIRST_ROWS}
     assert (clock.scheduler.decode_rows, clock.scheduler.prompt_rows) == (1, FIRST_ROWS)
-    clock.scheduler.pace.observe(1, 0, 4.0)
-    clock.scheduler.pace.observe(1, FIRST_ROWS, 4.0 + FIRST_ROWS * 0.5)
-    assert clock.step() == {long: 1, other: 19}, "as many as fit 16 ms with some reserve: 4 + 19 * 0.5"
+    clock.scheduler.pace.observe(1, 0, 12.0)
+    clock.scheduler.pace.observe(1, FIRST_ROWS, 12.0 + FIRST_ROWS * 0.75)
+    assert clock.step() == {long: 1, other: 24}, "as many as fit 36 ms with some reserve: 12 + 24 * 0.75"
 
 
 def test_short_prompt_does_not_wait_for_long_ones() -> None:
