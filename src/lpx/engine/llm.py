@@ -168,14 +168,9 @@ class LLM:
             requests = [engine.make_embedding_request(prompt) for prompt in inputs]
             pooled: dict[str, RequestDelta] = {}
             with _progress_bar(len(requests), use_tqdm) as progress:
-                for request in requests:
-                    engine.add(request)
-                while engine.has_work:
-                    for delta in engine.step():
-                        if delta.error is not None:
-                            raise delta.error
-                        pooled[delta.request_id] = delta
-                        progress.update()
+                for delta in _deltas(engine, requests):
+                    pooled[delta.request_id] = delta
+                    progress.update()
             kind = engine.pooling.kind
         outputs = []
         for request in requests:
@@ -247,20 +242,26 @@ class LLM:
         collected: dict[str, list[RequestDelta]] = {request.request_id: [] for request in requests}
         open_choices = {request.request_id: request.params.n for request in requests}
         with _progress_bar(len(requests), use_tqdm) as progress:
-            for request in requests:
-                engine.add(request)
-            while engine.has_work:
-                for delta in engine.step():
-                    if delta.error is not None:
-                        raise delta.error
-                    collected[delta.request_id].append(delta)
-                    if delta.finish_reason is not None:
-                        open_choices[delta.request_id] -= 1
-                        progress.update(not open_choices[delta.request_id])
+            for delta in _deltas(engine, requests):
+                collected[delta.request_id].append(delta)
+                if delta.finish_reason is not None:
+                    open_choices[delta.request_id] -= 1
+                    progress.update(not open_choices[delta.request_id])
         return [
             _collect(request, text, collected[request.request_id])
             for request, text in zip(requests, texts, strict=True)
         ]
+
+
+def _deltas(engine: Engine, requests: list[Request]) -> Iterator[RequestDelta]:
+    """Of all requests, until every one has ended; raises the first error of any."""
+    for request in requests:
+        engine.add(request)
+    while engine.has_work:
+        for delta in engine.step():
+            if delta.error is not None:
+                raise delta.error
+            yield delta
 
 
 def _collect(request: Request, text: str | None, deltas: list[RequestDelta]) -> RequestOutput:

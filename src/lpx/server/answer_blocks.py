@@ -13,7 +13,7 @@ from typing import Literal
 from lpx.server.answer_reader import AnswerPiece, AnswerReader
 from lpx.server.reasoning import Reasoning
 from lpx.server.tools import CallArguments, CallStart
-from lpx.server.tools.scanner import ValueScanner
+from lpx.server.tools.scanner import is_whole_value
 
 
 @dataclass(slots=True)
@@ -80,12 +80,7 @@ class Blocks:
     def has_calls(self) -> bool:
         """Whether tools were called; a last call that was cut off, by a stop string perhaps, is none to be made."""
         calls = [block for block in self.blocks if block.kind == "call"]
-        if not calls:
-            return False
-        arguments = ValueScanner()
-        for character in calls[-1].text:
-            arguments.take(character)
-        return arguments.ended
+        return bool(calls) and is_whole_value(calls[-1].text)
 
     def _add_to(self, kind: Literal["text", "reasoning"], text: str) -> Iterator[BlockEvent]:
         if text:

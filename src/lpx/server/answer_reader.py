@@ -5,7 +5,7 @@ from __future__ import annotations
 from lpx.server.reasoning import Reasoning, ReasoningSplitter
 from lpx.server.tools.calls import CallArguments, CallStart, Piece
 from lpx.server.tools.formats import ToolCallParser
-from lpx.server.tools.scanner import ValueScanner
+from lpx.server.tools.scanner import is_whole_value
 
 AnswerPiece = Piece | Reasoning
 
@@ -19,7 +19,7 @@ class AnswerReader:
         """With `calls_only`, what is no call is the beginning of one that was cut off, and not shown."""
         self.called = False
         self._calls_only = calls_only
-        self._arguments = ValueScanner()  # of the last call
+        self._arguments: list[str] = []  # of the last call
         self._splitter = splitter
         self._parser = parser
 
@@ -38,7 +38,8 @@ class AnswerReader:
 
     def finish_reason(self, reason: str) -> str:
         """An answer that came to its end with whole calls ends for these; one that a stop string cut does not."""
-        return "tool_calls" if self.called and self._arguments.ended and reason == "stop" else reason
+        is_call = self.called and reason == "stop" and is_whole_value("".join(self._arguments))
+        return "tool_calls" if is_call else reason
 
     def _parse(self, parts: list[str | Reasoning]) -> list[AnswerPiece]:
         if self._parser is None:
@@ -52,8 +53,7 @@ class AnswerReader:
         for piece in pieces:
             if isinstance(piece, CallStart):
                 self.called = True
-                self._arguments = ValueScanner()
+                self._arguments = []
             elif isinstance(piece, CallArguments):
-                for character in piece.text:
-                    self._arguments.take(character)
+                self._arguments.append(piece.text)
         return [piece for piece in pieces if not isinstance(piece, str)] if self._calls_only else pieces

@@ -19,6 +19,7 @@ from lpx.server.service import Service, service_of
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
 router = APIRouter()
 
@@ -183,31 +184,34 @@ class _Figures:
     def _gauge(self, stem: str, text: str, value: float) -> Metric:
         from prometheus_client.metrics_core import GaugeMetricFamily
 
-        family = GaugeMetricFamily(f"lpx:{stem}", text, labels=["model_name"])
-        family.add_metric([self._model], value)
-        return family
+        return self._filled(GaugeMetricFamily, stem, text, [((), value)])
 
     def _gauges(self, stem: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
         from prometheus_client.metrics_core import GaugeMetricFamily
 
-        family = GaugeMetricFamily(f"lpx:{stem}", text, labels=["model_name", label])
-        for name, value in values:
-            family.add_metric([self._model, name], value)
-        return family
+        return self._filled(GaugeMetricFamily, stem, text, (((name,), value) for name, value in values), label)
 
     def _counter(self, stem: str, text: str, value: float) -> Metric:
         from prometheus_client.metrics_core import CounterMetricFamily
 
-        family = CounterMetricFamily(f"lpx:{stem}", text, labels=["model_name"])
-        family.add_metric([self._model], value)
-        return family
+        return self._filled(CounterMetricFamily, stem, text, [((), value)])
 
     def _counters(self, stem: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
         from prometheus_client.metrics_core import CounterMetricFamily
 
-        family = CounterMetricFamily(f"lpx:{stem}", text, labels=["model_name", label])
-        for name, value in values:
-            family.add_metric([self._model, name], value)
+        return self._filled(CounterMetricFamily, stem, text, (((name,), value) for name, value in values), label)
+
+    def _filled(
+        self,
+        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        stem: str,
+        text: str,
+        values: Iterable[tuple[tuple[str, ...], float]],
+        *labels: str,
+    ) -> Metric:
+        family = kind(f"lpx:{stem}", text, labels=["model_name", *labels])
+        for names, value in values:
+            family.add_metric([self._model, *names], value)
         return family
 
     def _histograms(

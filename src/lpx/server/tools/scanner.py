@@ -64,6 +64,14 @@ class ValueScanner:
         return True
 
 
+def is_whole_value(text: str) -> bool:
+    """Whether a JSON value that `text` begins with is at its end."""
+    scanner = ValueScanner()
+    for character in text:
+        scanner.take(character)
+    return scanner.ended
+
+
 class CallScanner:
     """Takes the characters of one call object.
 
