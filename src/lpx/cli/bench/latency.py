@@ -1,31 +1,23 @@
-"""`lpx bench`: what the machine can do at most, and how near the engine comes."""
+"""`lpx bench latency`: one batch of requests on an engine in this process, and how near it comes to the limit."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lpx.cli.option_groups import ModelOptions, spread_options
+from lpx.cli.status_line import StatusLine
+from lpx.cli.tables import count_of
 
 if TYPE_CHECKING:
     from lpx.bench.latency import Latency
-    from lpx.bench.roofline import ReadFigure, Roofline
     from lpx.bench.series import Series
-
-app = typer.Typer(help="Measure the machine, and the engine on it.", no_args_is_help=True)
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, every repetition included.")]
 
-_PEAK_NAMES = {
-    "int8_4bit": "int8 with 4-bit codes",
-    "int8": "int8 with 8-bit codes",
-    "bf16": "bf16",
-    "f32": "f32",
-}
 _PART_NAMES = {
     "qkv": "matrices: query, key, value",
     "output": "matrices: attention output",
@@ -41,39 +33,6 @@ _PART_NAMES = {
 }
 
 
-@app.command("roofline")
-def roofline(
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads", help="Threads. Default: the physical cores this process may use.", envvar="LPX_THREADS"
-        ),
-    ] = None,
-    isa: Annotated[
-        str | None,
-        typer.Option(
-            "--isa", help="Kernel set. Default: the best this processor has.", envvar="LPX_ISA", metavar="NAME"
-        ),
-    ] = None,
-    json_output: _Json = False,
-) -> None:
-    """Measure how fast this machine reads and multiplies: the limits of every model on it.
-
-    Takes about ten seconds. Other programs only make the figures smaller.
-
-    Example: lpx bench roofline --threads 4
-    """
-    from lpx.bench.roofline import measure_roofline
-
-    with _StatusLine() as status:
-        measured = measure_roofline(threads, isa, progress=status.show)
-    if json_output:
-        print(json.dumps(dataclasses.asdict(measured), ensure_ascii=False, indent=2))
-    else:
-        _print_roofline(measured)
-
-
-@app.command("latency")
 @spread_options
 def latency(
     model_options: ModelOptions,
@@ -92,7 +51,7 @@ def latency(
 
     engine = load_engine(resolve_engine_options(model_options, measure_steps=False))
     try:
-        with _StatusLine() as status:
+        with StatusLine() as status:
             measured = measure_latency(
                 engine,
                 input_len=input_len,
@@ -109,35 +68,14 @@ def latency(
         _print_latency(measured)
 
 
-def _print_roofline(measured: Roofline) -> None:
-    memory = measured.memory
-    print(f"{memory.isa}, {_count(memory.threads, 'thread')}; the best of all repetitions\n")
-    print(f"{'memory read':<30}{memory.bytes_per_second / 1e9:10.1f} GB/s   {memory.best_pattern.name}")
-    for figure in memory.patterns:
-        print(_read_line(f"  {figure.pattern.name}", figure))
-    for name, cache in (("L3 cache read", measured.l3), ("L2 cache read", measured.l2)):
-        print(f"{name:<30}{'n/a':>10}" if cache is None else _read_line(name, cache))
-    print()
-    for kind, peak in measured.peaks.items():
-        if peak is None:
-            print(f"{_PEAK_NAMES[kind]:<30}{'n/a':>10}                 {memory.isa} has no unit for it")
-        else:
-            print(f"{_PEAK_NAMES[kind]:<30}{peak.multiply_adds_per_second / 1e9:10.1f} G multiply-adds/s")
-
-
-def _read_line(name: str, figure: ReadFigure) -> str:
-    size = f"{figure.bytes_per_thread / 2**20:,.4g} MiB a thread"
-    return f"{name:<30}{figure.bytes_per_second / 1e9:10.1f} GB/s   {size}"
-
-
 def _print_latency(measured: Latency) -> None:
     from lpx.cli.loading import describe_in_use
 
     limit, step = measured.limit, measured.step
     print(describe_in_use(measured.in_use))
     print(
-        f"{_count(measured.batch_size, 'stream')} of {measured.input_len} tokens in and {measured.output_len} out, "
-        f"{_count(measured.repeats, 'repeat')}\n"
+        f"{count_of(measured.batch_size, 'stream')} of {measured.input_len} tokens in and {measured.output_len} out, "
+        f"{count_of(measured.repeats, 'repeat')}\n"
     )
     print(f"{'':<30}{'median':>10}   range")
     for name, series, digits in (
@@ -178,27 +116,3 @@ def _print_latency(measured: Latency) -> None:
 
 def _series_line(name: str, series: Series, digits: int) -> str:
     return f"{name:<30}{series.median:10.{digits}f}   {series.low:.{digits}f} to {series.high:.{digits}f}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-class _StatusLine:
-    """Says on stderr what is going on, where that is a terminal."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-
-    def __enter__(self) -> _StatusLine:
-        return self
-
-    def __exit__(self, *ending: object) -> None:
-        self._write("")
-
-    def show(self, what: str) -> None:
-        self._write(f"{what} …")
-
-    def _write(self, text: str) -> None:
-        if self._shown:
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
