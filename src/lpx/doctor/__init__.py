@@ -1,0 +1,1 @@
+"""What the machine is and what is wrong with it; one file a subject."""
