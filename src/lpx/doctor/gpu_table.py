@@ -24,8 +24,8 @@ _MEMORY = re.compile(r"\d+gb")
 class Capabilities:
     """What the hardware multiplies by itself.
 
-    Weights of 4 and 8 bits can be kept on every card: where it has no unit for them they are unpacked to f16 first, which
-    saves memory and bandwidth all the same.
+    Weights of 4 and 8 bits can be kept on every card: where it has no unit for them they are unpacked to f16 first,
+    which saves memory and bandwidth all the same.
     """
 
     fp16: bool
