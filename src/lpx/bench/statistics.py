@@ -1,7 +1,7 @@
 """Statistics of repeated measurements: percentiles, intervals, ratios of sides that were measured in alternation.
 
-Pure functions; what draws random numbers does so from a fixed seed. Speeds and times are compared by their ratio, so the
-work is done on logarithms, where a factor is a difference and an interval of a ratio comes out right on both sides.
+Pure functions; what draws random numbers does so from a fixed seed. Speeds and times are compared by their ratio, so
+the work is done on logarithms, where a factor is a difference and an interval of a ratio comes out right on both sides.
 """
 
 from __future__ import annotations
