@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from lpx.bench.roofline import MemoryReader, ReadBandwidth
 from lpx.bench.series import Series
+from lpx.bench.streams import Pass, Streams
 from lpx.errors import ConfigError
 
 if TYPE_CHECKING:
     from lpx.engine.engine import Engine
-    from lpx.engine.outputs import EngineInfo, RequestDelta
+    from lpx.engine.outputs import EngineInfo
     from lpx.runtime.cpu.executor import CpuExecutor
 
 _WARM_UP_STEPS = 4
@@ -129,7 +130,7 @@ def measure_latency(
     _prefill(engine, prompts.fresh())
     _decode(engine, prompts.fresh(), min(steps, _WARM_UP_STEPS))
     prefill_seconds: list[float] = []
-    passes: list[_Pass] = []
+    passes: list[Pass] = []
     turns: list[float] = []  # one more than there are passes
 
     def take_turn() -> None:
@@ -224,75 +225,19 @@ class _Prompts:
         return [[self._random.randrange(self._vocab_size) for _ in range(self._length)] for _ in range(self._count)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """Decode steps in which all streams got a token."""
-
-    steps: int
-    seconds: float
-    mean_context: float
-
-
-def _add_requests(engine: Engine, prompts: list[list[int]], max_tokens: int) -> set[str]:
-    from lpx.engine.sampling_params import SamplingParams
-
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, speculative="off")
-    return {engine.add_request(prompt, params) for prompt in prompts}
-
-
-def _step(engine: Engine) -> list[RequestDelta]:
-    deltas = engine.step()
-    for delta in deltas:
-        if delta.error is not None:
-            raise delta.error
-    return deltas
-
-
 def _prefill(engine: Engine, prompts: list[list[int]]) -> float:
     """Seconds until all prompts have their first token."""
-    started = perf_counter()
-    try:
-        _add_requests(engine, prompts, max_tokens=1)
-        while engine.has_work:
-            _step(engine)
-        return perf_counter() - started
-    finally:
-        engine.abort_all()
+    with Streams(engine, prompts, max_tokens=1) as streams:
+        return streams.prefill()
 
 
-def _decode(engine: Engine, prompts: list[list[int]], steps: int, begin: Callable[[], None] | None = None) -> _Pass:
-    """Prefill, then `steps` steps, fewer when a stream is at the end of its context; `begin` is called between.
-
-    Prompts that are computed in several steps begin to decode one after the other, so the requests are for as many
-    tokens as fit and are aborted when the steps are done.
-    """
-    room = engine.info.max_model_len - len(prompts[0])
-    try:
-        waiting = _add_requests(engine, prompts, max_tokens=room)
-        ended = False
-        while waiting:
-            for delta in _step(engine):
-                waiting.discard(delta.request_id)
-                ended = ended or delta.finish_reason is not None
-        if ended:
-            raise ConfigError(
-                "the first stream was at the end of its context before the last one began to decode; raise "
-                "--max-num-batched-tokens or --max-model-len, or lower --batch-size or --input-len"
-            )
-        context = sum(len(sequence.tokens) for sequence in engine.scheduler.running) / len(prompts)
+def _decode(engine: Engine, prompts: list[list[int]], steps: int, begin: Callable[[], None] | None = None) -> Pass:
+    """Prefill, then `steps` steps, fewer when a stream is at the end of its context; `begin` is called between."""
+    with Streams(engine, prompts) as streams:
+        streams.prefill()
         if begin is not None:
             begin()
-        done = 0
-        started = perf_counter()
-        while done < steps and not ended:
-            deltas = _step(engine)
-            if len(deltas) < len(prompts):
-                raise ConfigError("the KV cache is too small for all streams at once; raise --kv-cache-memory")
-            done += min(len(delta.token_ids) for delta in deltas)  # the engine may run several steps at once
-            ended = any(delta.finish_reason is not None for delta in deltas)
-        return _Pass(done, perf_counter() - started, context + (done - 1) / 2)
-    finally:
-        engine.abort_all()
+        return streams.decode(steps)
 
 
 def _profile(engine: Engine, executor: CpuExecutor, prompts: _Prompts, steps: int, passes: int) -> StepBreakdown:
@@ -307,7 +252,7 @@ def _profile(engine: Engine, executor: CpuExecutor, prompts: _Prompts, steps: in
     return sorted(found, key=lambda breakdown: breakdown.step_ms)[len(found) // 2]
 
 
-def _breakdown(profile: dict[str, float], done: _Pass) -> StepBreakdown:
+def _breakdown(profile: dict[str, float], done: Pass) -> StepBreakdown:
     seconds = {name: sum(profile[phase] for phase in phases) for name, phases in _PARTS.items()}
     seconds["python"] = done.seconds - sum(profile.values())
     return StepBreakdown(
