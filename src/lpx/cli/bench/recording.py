@@ -88,6 +88,12 @@ def record(options: LedgerOptions, measurement: Measurement, *, model: Path | No
         return None
 
 
+def print_run(run_id: int | None) -> None:
+    """The last line of a table: where the run is kept."""
+    if run_id is not None:
+        print(f"\nrun {run_id}: lpx bench show {run_id}")
+
+
 def hash_with_progress(ledger: Ledger, model: Path) -> str:
     """The model's hash, with a bar on a terminal when it takes long."""
     from lpx.cli.loading import ByteProgress
