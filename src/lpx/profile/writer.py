@@ -17,8 +17,8 @@ def profile_text(
 ) -> str:
     """TOML of `values` (by option name). `heading` lines come first as comments, `notes` beside their keys.
 
-    Keys of the sections in use that have no value are there as comments, with their defaults, so that the file tells what
-    else could be set. Raises KeyError for a name that is no option.
+    Keys of the sections in use that have no value are there as comments, with their defaults, so that the file tells
+    what else could be set. Raises KeyError for a name that is no option.
     """
     unknown = values.keys() - {key.name for key in KEYS}
     if unknown:
