@@ -141,6 +141,10 @@ class MemoryReader:
     def read(self, pattern: ReadPattern, seconds: float) -> ReadFigure:
         return _read(self._machine, pattern, self._own, seconds)
 
+    def multiply(self, kind: str, seconds: float) -> list[float]:
+        """Multiply-adds a second by repetition; none when the kernel set has no unit for one of `PEAK_KINDS`."""
+        return self._machine.multiply_add(kind, seconds)
+
 
 def _open(
     threads: int | None, isa: str | None, working_set_bytes: int | None, caches: dict[int, CacheLevel]
