@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import pairwise
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lpx.bench.measurement import Measurement
 from lpx.bench.roofline import MemoryReader, ReadBandwidth
 from lpx.bench.series import Series
 from lpx.bench.streams import Pass, Streams
@@ -22,6 +24,7 @@ from lpx.errors import ConfigError
 if TYPE_CHECKING:
     from lpx.engine.engine import Engine
     from lpx.engine.outputs import EngineInfo
+    from lpx.options import EngineOptions
     from lpx.runtime.cpu.executor import CpuExecutor
 
 _WARM_UP_STEPS = 4
@@ -96,6 +99,82 @@ class Latency:
     decode_step_ms: Series
     limit: DecodeLimit
     step: StepBreakdown
+
+    def measurement(self, options: EngineOptions, started: datetime, seconds: float) -> Measurement:
+        """For the ledger; `options` are those that the engine was loaded with."""
+        from lpx.bench.engine_settings import settings_of
+        from lpx.bench.engine_subject import engine_subject, model_path, multiply_adds_per_token
+
+        path, limit, step = model_path(options), self.limit, self.step
+        engine = {**settings_of(options), "model": str(path)}
+        engine.pop("models_dir", None)
+        series = {
+            "prefill_tokens_per_second": self.prefill_tokens_per_second,
+            "decode_tokens_per_second": self.decode_tokens_per_second,
+            "ttft_ms": self.time_to_first_token_ms,
+            "decode_step_ms": self.decode_step_ms,
+            "turns_read_bytes_per_second": limit.turns_read_bytes_per_second,
+        }
+        return Measurement(
+            kind="latency",
+            subject=engine_subject(self.in_use),
+            settings={
+                "engine": engine,
+                "input_len": self.input_len,
+                "output_len": self.output_len,
+                "batch_size": self.batch_size,
+                "repeats": self.repeats,
+            },
+            figures={
+                "prefill_tokens_per_second": self.prefill_tokens_per_second.median,
+                "decode_tokens_per_second": self.decode_tokens_per_second.median,
+                "ttft_ms_median": self.time_to_first_token_ms.median,
+                "decode_step_ms_median": self.decode_step_ms.median,
+                "mean_context_tokens": limit.mean_context,
+                "weight_bytes_per_token": limit.weight_bytes_per_token,
+                "kv_bytes_per_token": limit.kv_bytes_per_token,
+                "multiply_adds_per_token": float(multiply_adds_per_token(path)),
+                "read_bytes_per_second": limit.best_read.bytes_per_second,
+                "limit_tokens_per_second": limit.tokens_per_second,
+                "limit_fraction": limit.fraction,
+                "turns_read_bytes_per_second": limit.turns_read_bytes_per_second.median,
+                "turns_limit_tokens_per_second": limit.turns_tokens_per_second,
+                "turns_limit_fraction": limit.turns_fraction,
+                **{f"step_{name}_ms": part.ms for name, part in step.parts.items()},
+            },
+            samples={name: one.values for name, one in series.items()},
+            batch_size=self.batch_size,
+            input_len=self.input_len,
+            output_len=self.output_len,
+            started=started,
+            seconds=seconds,
+        )
+
+
+def measure_latency_again(settings: Mapping[str, Any]) -> Measurement:
+    """Load an engine and measure what the `settings` of a measurement of this kind say.
+
+    Raises ConfigError for settings that are not those, and what loading and measuring raise.
+    """
+    from lpx.bench.engine_settings import options_from
+    from lpx.engine.engine import Engine
+
+    own = {name: value for name, value in settings.items() if name != "engine"}
+    if not isinstance(settings.get("engine"), Mapping) or own.keys() != {
+        "input_len",
+        "output_len",
+        "batch_size",
+        "repeats",
+    }:
+        raise ConfigError("these are not the settings of a latency measurement")
+    options = options_from(settings["engine"])
+    engine = Engine.load(options)
+    try:
+        started, begun = datetime.now(timezone.utc), perf_counter()
+        measured = measure_latency(engine, **own)
+        return measured.measurement(options, started, perf_counter() - begun)
+    finally:
+        engine.close()
 
 
 def measure_latency(

@@ -12,6 +12,7 @@ from lpx.errors import ConfigError
 # Kind, and where the function lies that takes the settings: modules are imported when they are needed.
 _MEASURES = {
     "latency": ("lpx.bench.latency", "measure_latency_again"),
+    "roofline": ("lpx.bench.roofline", "measure_roofline_again"),
     "serve": ("lpx.bench.load", "measure_load_again"),
     "decode": ("lpx.bench.load", "measure_decode_again"),
 }
