@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from statistics import fmean
 from typing import Any
 
 from lpx.bench.load.settings import LoadSettings
 from lpx.bench.load.timings import Timings
 from lpx.bench.measurement import Measurement, Subject
+from lpx.bench.statistics import percentile
 
 LATENCIES = ("ttft", "ttft_visible", "tpot", "itl", "e2el")
 
@@ -130,8 +132,6 @@ class LoadReport:
 
 def load_figures(settings: LoadSettings, results: Sequence[Result], seconds: float) -> dict[str, float]:
     """Flat figures over whole answers. A figure whose tokens nobody counted is left out, not guessed."""
-    import numpy as np
-
     figures: dict[str, float] = {"completed": float(len(results))}
     if not results or seconds <= 0:
         return figures
@@ -154,14 +154,12 @@ def load_figures(settings: LoadSettings, results: Sequence[Result], seconds: flo
         good = sum(meets(result.timings, settings.goodput) for result in results)
         figures["goodput_requests_per_second"] = good / seconds
     for name in LATENCIES:
-        values = latency_samples(results, name)
-        if not values:
-            continue
-        stem = f"{name}_ms"
-        figures[f"{stem}_mean"] = float(np.mean(values))
-        figures[f"{stem}_median"] = float(np.median(values))
-        for percentile, value in zip(settings.percentiles, np.percentile(values, settings.percentiles), strict=True):
-            figures[f"{stem}_p{percentile:g}"] = float(value)
+        if values := sorted(latency_samples(results, name)):
+            stem = f"{name}_ms"
+            figures[f"{stem}_mean"] = fmean(values)
+            figures[f"{stem}_median"] = percentile(values, 50)
+            for percent in settings.percentiles:
+                figures[f"{stem}_p{percent:g}"] = percentile(values, percent)
     return figures
 
 

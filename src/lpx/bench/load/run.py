@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -22,7 +22,7 @@ from lpx.bench.load.settings import LoadSettings
 from lpx.bench.load.timings import timings_of
 from lpx.bench.load.token_counter import TokenCounter, find_counter
 from lpx.bench.load.warnings import load_warnings
-from lpx.bench.measurement import Subject
+from lpx.bench.measurement import Measurement, Subject
 from lpx.errors import ConfigError
 
 _TICK_S = 0.25
@@ -46,9 +46,12 @@ class LoadProgress:
 Tell = Callable[[LoadProgress], None]
 
 
-def key_from_environment() -> str | None:
-    """`LPX_API_KEY`, else `OPENAI_API_KEY`."""
-    return os.environ.get("LPX_API_KEY") or os.environ.get("OPENAI_API_KEY") or None
+def checked_key(given: str | None) -> str | None:
+    """The given key, else that of `LPX_API_KEY` or `OPENAI_API_KEY`. Raises ConfigError for what cannot be one."""
+    key = given or os.environ.get("LPX_API_KEY") or os.environ.get("OPENAI_API_KEY") or None
+    if key is not None and not all("!" <= character <= "~" for character in key):
+        raise ConfigError("the API key holds characters that no key has; is there a space or a line end in it?")
+    return key
 
 
 async def measure_load(
@@ -61,17 +64,18 @@ async def measure_load(
 ) -> LoadReport:
     """Put the load on the server and report.
 
-    `api_key` None takes `key_from_environment`. `clock` must be monotonic. When `stopping` is set, the report tells
-    what was measured until then. Raises ServerUnreachableError when the server takes no request at all, ConfigError
-    when the settings do not fit the server or their file cannot be used.
+    `api_key` None takes `LPX_API_KEY` or `OPENAI_API_KEY` from the environment. `clock` must be monotonic. When
+    `stopping` is set, the report tells what was measured until then. Raises ServerUnreachableError when the server
+    takes no request at all, ConfigError when the settings do not fit the server or their file cannot be used.
     """
     tell = progress or (lambda state: None)
     stopping = stopping or asyncio.Event()
-    key = key_from_environment() if api_key is None else api_key
-    if key is not None and not all("!" <= character <= "~" for character in key):
-        raise ConfigError("the API key holds characters that no key has; is there a line end in it?")
     client = HttpClient(
-        settings.base_url, clock, api_key=key, insecure=settings.insecure, timeout_s=settings.request_timeout_s
+        settings.base_url,
+        clock,
+        api_key=checked_key(api_key),
+        insecure=settings.insecure,
+        timeout_s=settings.request_timeout_s,
     )
     load = _Load(settings, client, clock, tell)
     try:
@@ -348,3 +352,8 @@ async def _read(exchange: Exchange) -> Answer:
             answer: Answer = end.value
             return answer
         await asyncio.sleep(0)
+
+
+def measure_load_again(settings: Mapping[str, Any]) -> Measurement:
+    """Run the load that the settings of a Measurement describe. Raises as `measure_load` does."""
+    return asyncio.run(measure_load(LoadSettings.from_json(settings))).measurement()
