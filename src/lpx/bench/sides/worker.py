@@ -31,10 +31,7 @@ class EngineWorker:
     def __init__(self, name: str, settings: Mapping[str, Any], python: str | None = None) -> None:
         self.name = name
         self._said = tempfile.TemporaryFile()  # noqa: SIM115: closed in close
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("LPX_")}
-        for kept in ("LPX_DEBUG",):
-            if kept in os.environ:
-                environment[kept] = os.environ[kept]
+        environment = dict(os.environ)
         if python is None:  # this very LPX, wherever it was imported from
             root = str(Path(__file__).resolve().parents[3])
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
