@@ -6,10 +6,10 @@ A piece of work takes time for the memory it reads and time for what it computes
     time = own * (share * read0 / read + (1 - share) * multiply0 / multiply)
 
 where `own` is its time in some weather 0, and `share` the part of it that is spent on memory. What is asked for is the
-ratio of the two `own`. The share is not known exactly: every value from 0 to 1 is tried, and has the weight that follows
-from how well it explains the changes from session to session, and from what is usual for the kind of work. Where the
-weather was the same in both sets the share does not matter; where it was not, what is unknown about the share makes the
-interval wider.
+ratio of the two `own`. The share is not known exactly: every value from 0 to 1 is tried, and has the weight that
+follows from how well it explains the changes from session to session, and from what is usual for the kind of work.
+Where the weather was the same in both sets the share does not matter; where it was not, what is unknown about the share
+makes the interval wider.
 """
 
 from __future__ import annotations

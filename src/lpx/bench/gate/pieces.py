@@ -108,7 +108,7 @@ def pieces_of(samples: Mapping[str, Sequence[float]]) -> list[Piece]:
         figures = {name: values for name, values in samples.items() if name not in about and phase_of(name) == phase}
         columns = [others, *(given for given in (reads, multiplies) if given is not None), *figures.values()]
         if any(len(values) != len(sessions) for values in columns):
-            raise ConfigError("these samples are no pieces of a workload: there are more of some figures than of others")
+            raise ConfigError("these samples are no pieces of work: there are more of some figures than of others")
         for at, session in enumerate(sessions):
             weather = None if reads is None or multiplies is None else Look(reads[at], multiplies[at])
             own = {name: values[at] for name, values in figures.items()}

@@ -166,8 +166,10 @@ class StreamEngine:
 
     def _prompts(self, seed: str) -> list[list[int]]:
         draw, vocabulary = random.Random(seed), self._worker.info["vocab_size"]
-        return [[draw.randrange(vocabulary) for _ in range(self._workload.input_len)]
-                for _ in range(self._workload.batch_size)]
+        return [
+            [draw.randrange(vocabulary) for _ in range(self._workload.input_len)]
+            for _ in range(self._workload.batch_size)
+        ]
 
 
 @contextmanager

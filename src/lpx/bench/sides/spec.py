@@ -1,11 +1,11 @@
 """How the sides of a comparison are written: a server's address, LPX with options, or a profile.
 
-    http://127.0.0.1:8000                    any OpenAI-compatible server
-    http://127.0.0.1:8000,model=NAME         with options: model, endpoint_type, name
-    lpx:model=smollm2-135m,threads=1         LPX in this machine, with options of the engine
-    lpx:python=/opt/old/bin/python,model=…   another installation of it
-    lpx.toml                                 LPX as a profile has it
-    lpx:profile=lpx.toml,threads=1           with changes
+http://127.0.0.1:8000                    any OpenAI-compatible server
+http://127.0.0.1:8000,model=NAME         with options: model, endpoint_type, name
+lpx:model=smollm2-135m,threads=1         LPX in this machine, with options of the engine
+lpx:python=/opt/old/bin/python,model=…   another installation of it
+lpx.toml                                 LPX as a profile has it
+lpx:profile=lpx.toml,threads=1           with changes
 """
 
 from __future__ import annotations
@@ -90,10 +90,11 @@ def _server(text: str, name: str) -> ServerSide:
     url, _, rest = text.partition(",")
     options = _options(rest, text)
     name = options.pop("name", name)
-    known = {"model": options.pop("model", None), "endpoint_type": options.pop("endpoint_type", "openai-completions")}
+    model, endpoint_type = options.pop("model", None), options.pop("endpoint_type", "openai-completions")
     if options:
-        raise ConfigError(f"{text!r}: a server has no option {next(iter(options))!r}; it has model, endpoint_type, name")
-    checked = LoadSettings(base_url=url, **known)
+        wrong = next(iter(options))
+        raise ConfigError(f"{text!r}: a server has no option {wrong!r}; it has model, endpoint_type and name")
+    checked = LoadSettings(base_url=url, model=model, endpoint_type=endpoint_type)
     return ServerSide(name, checked.base_url, checked.model, checked.endpoint_type)
 
 

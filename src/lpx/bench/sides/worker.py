@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -30,7 +31,7 @@ class EngineWorker:
 
     def __init__(self, name: str, settings: Mapping[str, Any], python: str | None = None) -> None:
         self.name = name
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115: closed in close
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed in close
         environment = dict(os.environ)
         if python is None:  # this very LPX, wherever it was imported from
             root = str(Path(__file__).resolve().parents[3])
@@ -83,10 +84,8 @@ class EngineWorker:
         """End the process and wait for it; safe to call twice."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
         try:
             self._process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:  # in the middle of a long step
