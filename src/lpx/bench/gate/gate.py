@@ -25,6 +25,7 @@ MOST_OTHERS = 0.15
 GATE_SECONDS = 60.0
 BASELINE_SECONDS = 60.0
 _MOST_SESSIONS = 40
+_OFTEN_UNLIKE = frozenset({"machine", "device", "engine"})  # the sides of a pair
 
 Progress = Callable[[int, float], None]  # sessions and seconds so far
 T = TypeVar("T")
@@ -155,17 +156,20 @@ def run_paired_gate(
     *,
     against: str,
     settings: Mapping[str, Any],
+    allowed: frozenset[str] = frozenset(),
     seconds: float = GATE_SECONDS,
     progress: Progress | None = None,
 ) -> GateReport:
     """Measure both sides in alternation until every condition is decided or `seconds` have passed.
 
-    What the sides differ in is the user's to choose: nothing is refused. Raises CannotJudgeError for a figure that the
-    workload does not have.
+    Sides may differ in whatever the user likes, but for the model, unless that is `allowed`. Raises UnlikeError, and
+    CannotJudgeError for a figure that the workload does not have.
     """
 
     def session(number: int) -> list[Pair]:
         pairs = workload.session(number)
+        if number == 0 and workload.subjects is not None:
+            refuse_unlike(subject_differences(workload.subjects[1], workload.subjects[0]), allowed | _OFTEN_UNLIKE)
         names = {name for pair in pairs for name in pair.ours}
         _check_names(conditions, names, "this workload")
         return pairs

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Protocol
 
 from lpx.bench.gate.adjusted import Comparison
 from lpx.bench.gate.conditions import is_speed
 from lpx.bench.gate.pieces import DECODE, PHASES, PREFILL, phase_of
-from lpx.bench.gate.sessions import EngineWorkload, StreamEngine, open_stream_engine
-from lpx.bench.measurement import Subject
-from lpx.bench.sides.spec import EngineSide, ServerSide, Side
+from lpx.bench.gate.sessions import EngineWorkload, StreamEngine, changed_settings, open_stream_engine
+from lpx.bench.measurement import Measurement, Subject
+from lpx.bench.sides.spec import EngineSide, ServerSide, Side, parse_side, parse_sides
 from lpx.bench.statistics import trimmed_interval
 from lpx.bench.workloads import measure_again
 from lpx.errors import ConfigError
+
+_ENGINE_WORKLOAD = {"input_len": 128, "output_len": 128, "batch_size": 1}
+_SERVER_WORKLOAD = {"num_prompts": 8, "max_concurrency": 1}  # of the fixed set
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +113,70 @@ class ServerPairs:
         return pairs
 
 
-def open_pairs(
-    ours: Side,
-    theirs: Side,
-    *,
-    kind: str = "latency",
-    settings: Mapping[str, Any],
-) -> PairedWorkload:
-    """`settings` are those of a measurement of `kind`, without what the sides say. Raises ConfigError."""
+@dataclass(frozen=True, slots=True)
+class PairPlan:
+    """What is measured on which sides; `settings` are those of a measurement of `kind`, but for what the sides say."""
+
+    ours: Side
+    theirs: Side
+    kind: str
+    settings: Mapping[str, Any]
+
+    def described(self) -> dict[str, Any]:
+        """As settings of a measurement."""
+        return {"sides": [asdict(self.ours), asdict(self.theirs)], "workload": {"kind": self.kind, **self.settings}}
+
+
+def paired_workload(
+    ours: str | None,
+    theirs: str,
+    measured: Measurement | None,
+    changed: Iterable[str],
+    lengths: Mapping[str, int | None],
+) -> PairPlan:
+    """The plan for two sides, as they are written, on the workload of a measurement or of these `lengths`.
+
+    The sides have the engine options of the measurement unless they say otherwise, and ours those that are `changed`.
+    Raises ConfigError.
+    """
+    changes = tuple(changed)
+    if measured is None:
+        if changes:
+            raise ConfigError(
+                "--set changes the workload of a --baseline; without one, write the options into the side"
+            )
+        first, second = parse_sides((ours or "lpx", theirs))
+        kind = "serve" if isinstance(first, ServerSide) else "latency"
+        given = {name: value for name, value in lengths.items() if value is not None}
+        if kind == "serve" and given:
+            raise ConfigError("lengths are for engines; a load on servers comes with --baseline")
+        default = _SERVER_WORKLOAD if kind == "serve" else _ENGINE_WORKLOAD
+        return PairPlan(first, second, kind, {**default, **given})
+    if any(value is not None for value in lengths.values()):
+        raise ConfigError("a --baseline has lengths of its own; leave --input-len, --output-len and --batch-size out")
+    settings = changed_settings(measured, changes)
+    engine = settings.pop("engine", {})
+    base = dict(measured.settings).get("engine", {})
+    if measured.kind == "latency":
+        return PairPlan(
+            parse_side(ours or "lpx", "now", engine), parse_side(theirs, "before", base), "latency", settings
+        )
+    return PairPlan(
+        parse_side(ours or str(settings["base_url"]), "now"), parse_side(theirs, "before"), measured.kind, settings
+    )
+
+
+def open_pairs(plan: PairPlan) -> PairedWorkload:
+    """Raises ConfigError for sides that cannot be put into one workload."""
+    ours, theirs, settings = plan.ours, plan.theirs, plan.settings
     if isinstance(ours, EngineSide) and isinstance(theirs, EngineSide):
-        return EnginePairs(ours, theirs, **{name: settings[name] for name in ("input_len", "output_len", "batch_size")})
+        return EnginePairs(ours, theirs, **{name: settings[name] for name in _ENGINE_WORKLOAD})
     if isinstance(ours, ServerSide) and isinstance(theirs, ServerSide):
         both = [
             {**settings, "base_url": side.url, "model": side.model, "endpoint_type": side.endpoint_type}
             for side in (ours, theirs)
         ]
-        return ServerPairs(kind, both[0], both[1])
+        return ServerPairs(plan.kind, both[0], both[1])
     raise ConfigError("a gate compares two servers or two configurations of LPX; `lpx bench compare` takes one of each")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import random
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from math import ceil
@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 from lpx.bench.gate.adjusted import USUAL_SHARES
 from lpx.bench.gate.pieces import DECODE, PREFILL, Piece, phase_of, split_by_phase
-from lpx.bench.measurement import Subject
+from lpx.bench.measurement import Measurement, Subject
+from lpx.bench.sides.spec import engine_setting
 from lpx.bench.sides.worker import EngineWorker
 from lpx.bench.weather import Look, OthersWatch, WeatherGlass
 from lpx.bench.workloads import measure_again
@@ -69,9 +70,6 @@ class EngineWorkload:
 
     def settings(self, repeats: int) -> dict[str, Any]:
         return {**asdict(self), "engine": dict(self.engine), "repeats": repeats}
-
-    def with_engine(self, **changed: Any) -> EngineWorkload:
-        return replace(self, engine={**self.engine, **changed})
 
 
 class EngineSessions:
@@ -219,6 +217,23 @@ def runs_here(url: str) -> bool:
     except (OSError, ValueError):
         return False
     return bool(addresses) and all(address.is_loopback for address in addresses)
+
+
+def changed_settings(measured: Measurement, changed: Iterable[str]) -> dict[str, Any]:
+    """The settings of a measurement with other engine options, each as `option=value`.
+
+    Raises ConfigError for what is no such option, and for a server, whose options are its own.
+    """
+    settings = dict(measured.settings)
+    for text in changed:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text!r} is no option; write OPTION=VALUE, such as threads=1")
+        if measured.kind != "latency":
+            raise ConfigError("--set changes options of an engine, and this workload asks a server, which has its own")
+        option, given = engine_setting(name, value)
+        settings["engine"] = {**settings["engine"], option: given}
+    return settings
 
 
 def open_sessions(kind: str, settings: Mapping[str, Any]) -> Workload:

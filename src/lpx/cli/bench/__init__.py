@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from lpx.cli.bench import baseline
 from lpx.cli.bench.decode import decode
 from lpx.cli.bench.export import export
+from lpx.cli.bench.gate import gate
 from lpx.cli.bench.history import history
 from lpx.cli.bench.latency import latency
 from lpx.cli.bench.note import note
@@ -24,3 +26,5 @@ app.command("show")(show)
 app.command("note")(note)
 app.command("rm")(rm)
 app.command("export")(export)
+app.command("gate")(gate)
+app.add_typer(baseline.app, name="baseline")
