@@ -74,6 +74,15 @@ class Ledger:
             raise UnknownRunError(f"the ledger {self.path} holds no run yet; `lpx bench latency` makes one")
         return found[0]
 
+    def named(self, text: str) -> Run:
+        """The run that a user means: its number, the name of a baseline, or "last". Raises UnknownRunError."""
+        text = text.strip()
+        if text == "last":
+            return self.newest()
+        if text.isascii() and text.isdigit() and len(text) < 20:
+            return self.get(int(text))
+        return self.get(self.baseline(text))
+
     def remove(self, run_ids: Iterable[int]) -> None:
         """Remove these runs; when one is unknown or a baseline, none. Raises UnknownRunError and LedgerError."""
         with writing(self.path, self._busy_seconds) as db:

@@ -75,7 +75,7 @@ def select_ids(db: sqlite3.Connection, where: RunFilter) -> list[int]:
         ("kind = ?", where.kind),
         ("engine = ?", where.engine),
         ("instr(lower(device), lower(?)) > 0", where.device),
-        ("quantization = ?", where.quantization),
+        ("instr(lower(quantization), lower(?)) > 0", where.quantization),
         ("batch_size = ?", where.batch_size),
         ("started >= ?", time_text(where.since) if where.since else None),
         ("started < ?", time_text(where.until) if where.until else None),
@@ -100,7 +100,9 @@ def select_runs(db: sqlite3.Connection, ids: list[int], with_samples: bool) -> l
         parts: dict[str, dict[int, dict[str, Any]]] = {}
         for table in ("figures", "errors", *(("samples",) if with_samples else ())):
             parts[table] = {}
-            for run_id, name, value in db.execute(f"SELECT * FROM {table} WHERE run_id IN {listed}", some):
+            for run_id, name, value in db.execute(
+                f"SELECT * FROM {table} WHERE run_id IN {listed} ORDER BY rowid", some
+            ):
                 parts[table].setdefault(run_id, {})[name] = value
         tags: dict[int, list[str]] = {}
         for run_id, tag in db.execute(f"SELECT * FROM tags WHERE run_id IN {listed} ORDER BY tag", some):

@@ -46,7 +46,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             name TEXT NOT NULL,
             value REAL, -- NULL: not a number
             PRIMARY KEY (run_id, name)
-        ) WITHOUT ROWID""",
+        )""",  # rowids keep the order in which figures were given
         """CREATE TABLE samples (
             run_id INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
             name TEXT NOT NULL,
@@ -58,7 +58,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             kind TEXT NOT NULL,
             count INTEGER NOT NULL,
             PRIMARY KEY (run_id, kind)
-        ) WITHOUT ROWID""",
+        )""",
         """CREATE TABLE tags (
             run_id INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
             tag TEXT NOT NULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -30,11 +31,8 @@ class EngineWorker:
 
     def __init__(self, name: str, settings: Mapping[str, Any], python: str | None = None) -> None:
         self.name = name
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115: closed in close
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("LPX_")}
-        for kept in ("LPX_DEBUG",):
-            if kept in os.environ:
-                environment[kept] = os.environ[kept]
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed in close
+        environment = dict(os.environ)
         if python is None:  # this very LPX, wherever it was imported from
             root = str(Path(__file__).resolve().parents[3])
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
@@ -86,10 +84,8 @@ class EngineWorker:
         """End the process and wait for it; safe to call twice."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
         try:
             self._process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:  # in the middle of a long step
