@@ -147,7 +147,7 @@ def _begin(found: TuneState | None, wanted: dict[str, Any], output: Path, kept_a
         if output.exists() and not overwrite:
             raise ConfigError(f"{output} is there already; --overwrite replaces it, -o names another file")
         return TuneState(wanted)
-    count = len(found.steps)
+    count = sum(1 for step in found.steps if step["rounds"])
     print(f"going on from {kept_at}: {count} {'step' if count == 1 else 'steps'} done", file=sys.stderr)
     return found
 
@@ -175,6 +175,7 @@ def _as_json(outcome: Outcome, goal: Goal, output: Path) -> dict[str, Any]:
         "steps": [dataclasses.asdict(step) for step in outcome.steps],
         "finished": outcome.finished,
         "interrupted": outcome.interrupted,
+        "others_share": outcome.others_share,
         "keeps_slo": outcome.keeps_slo,
         "workload": None if outcome.workload is None else outcome.workload.to_json(),
         "ttft_ms_p95": None if best is None else best.ttft_ms_p95,
@@ -189,7 +190,7 @@ def _print_outcome(outcome: Outcome, goal: Goal, output: Path) -> None:
 
     from lpx.bench.tune.tuner import describe
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("change", no_wrap=True)
     table.add_column("speed", justify="right", no_wrap=True)
     table.add_column("between", justify="right", no_wrap=True)
@@ -203,6 +204,11 @@ def _print_outcome(outcome: Outcome, goal: Goal, output: Path) -> None:
         print(f"\nthe best so far: p95 ttft {best.ttft_ms_p95:.0f} ms, p95 itl {best.itl_ms_p95:.2f} ms")
     if goal.slo and not outcome.keeps_slo:
         print(f"{goal.slo.describe()} is NOT kept; nothing that was tried keeps it")
+    if outcome.disturbed:
+        print(
+            f"other programs used {outcome.others_share:.0%} of the processors meanwhile, so these figures say little: "
+            "end them and repeat it with --restart"
+        )
     print(f"wrote {output}: lpx serve --profile {output}")
     if not outcome.finished:
         print("not finished: the same command goes on")

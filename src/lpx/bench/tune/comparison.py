@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from lpx.engine.engine import Engine
 
 # An interval that is looked at after every round is wrong more often than its confidence says, hence the high one.
-CONFIDENCE = 0.98
-LEAST_GAIN = 0.01  # a smaller one is not worth another option
+CONFIDENCE = 0.99
+LEAST_GAIN = 0.02  # a smaller one is not worth another option
 LEAST_ROUNDS, MOST_ROUNDS = 3, 9
 _HOPELESS_AT_ONCE, _HOPELESS_TWICE = 0.6, 0.85  # speeds after one round, and in both of two
 

@@ -24,6 +24,10 @@ def tuned_profile(outcome: Outcome, goal: Goal, given: Mapping[str, Any], machin
     ]
     if not outcome.finished:
         heading.append("Not finished: the same command goes on.")
+    if outcome.disturbed:
+        heading.append(
+            f"Other programs used {outcome.others_share:.0%} of the processors: repeat it on a quiet machine."
+        )
     if goal.slo and not outcome.keeps_slo:
         heading.append("The limits are NOT kept: this is the nearest that was found.")
     if not outcome.values:

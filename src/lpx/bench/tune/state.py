@@ -27,6 +27,7 @@ class TuneState:
 
     identity: dict[str, Any]
     workload: dict[str, Any] | None = None
+    start: dict[str, Any] = field(default_factory=dict)  # what the options at the start come to, such as threads
     values: dict[str, Any] = field(default_factory=dict)  # of the best so far, where they differ from the start
     steps: list[dict[str, Any]] = field(default_factory=list)
 
@@ -69,7 +70,7 @@ def load_state(path: Path, wanted: Mapping[str, Any]) -> TuneState | None:
             f"{path} is of an unfinished tuning, and {' and '.join(changed)} changed since: its steps would mean "
             "nothing. --restart begins anew; -o names another profile"
         )
-    return TuneState(now, found["workload"], found["values"], found["steps"])
+    return TuneState(now, found["workload"], found["start"], found["values"], found["steps"])
 
 
 def save_state(path: Path, state: TuneState) -> None:
@@ -79,6 +80,7 @@ def save_state(path: Path, state: TuneState) -> None:
             "format": _FORMAT,
             "identity": state.identity,
             "workload": state.workload,
+            "start": state.start,
             "values": state.values,
             "steps": state.steps,
         },

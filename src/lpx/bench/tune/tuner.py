@@ -16,6 +16,7 @@ from lpx.bench.tune.measurement import comparison_measurement
 from lpx.bench.tune.state import TuneState
 from lpx.bench.tune.variables import Exactness, Situation, Variable, variables
 from lpx.bench.tune.workload import Workload, first_workload, sized
+from lpx.bench.weather import OthersWatch
 from lpx.errors import LpxError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _ROUNDS_EXPECTED = 5  # of a comparison, for sizing the rounds by the budget
 _LONGEST_ROUND_S, _SHORTEST_ROUND_S = 8.0, 0.5
+MOST_OTHERS = 0.1  # share of the processors; with more in other hands what was measured says little
 _CHECK_SHARE = 0.15  # of the budget, kept for comparing the outcome with the start
 CHECK = "all together"  # the option that a step names when it compares the outcome with the start
 
@@ -60,7 +62,13 @@ class Outcome:
     best: Side | None  # the last that was measured of the best options
     finished: bool  # nothing is left to try
     interrupted: bool
+    others_share: float  # of all processors, that other programs used meanwhile
     excess: float  # over the limits, see `Slo.excess`; up to 1 they are kept
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others used so much of the machine that other values may be best on a quiet one."""
+        return self.others_share > MOST_OTHERS
 
     @property
     def keeps_slo(self) -> bool:
@@ -105,9 +113,12 @@ class Tuner:
     def run(self) -> Outcome:
         """Go through all variables, or as far as budget and user let it; Ctrl-C ends it with what is known."""
         finished = interrupted = False
+        watch = OthersWatch()
         try:
             self._tell("loading")
             self._engine = self._load(self._state.values)
+            if not self._state.start:
+                self._state.start = dict(self._situation().in_use)
             self._size_workload()
             for variable in variables(self._goal):
                 self._try_variable(variable)
@@ -126,6 +137,7 @@ class Tuner:
             best=self._best,
             finished=finished,
             interrupted=interrupted,
+            others_share=watch.share(),
             excess=excess,
         )
 
@@ -147,10 +159,11 @@ class Tuner:
         self._state.workload = self._workload.to_json()
 
     def _untried(self, variable: Variable) -> Iterator[Any]:
-        """Values that no step is about yet."""
+        """Values that no step is about yet; they may change with what is kept, so ask again after each step."""
         if variable.option in self._fixed or (variable.exactness == "lossy" and not self._goal.allow_lossy):
             return
         done = [step.value for step in self._steps if step.option == variable.option]
+        done.append(self._state.start.get(variable.option))
         yield from (value for value in variable.values(self._situation()) if value not in done)
 
     def _situation(self) -> Situation:
@@ -173,7 +186,7 @@ class Tuner:
             self._skip(variable.option, "given, so it is not changed")
         elif variable.exactness == "lossy" and not self._goal.allow_lossy:
             self._skip(variable.option, "changes answers: --allow-lossy tries it")
-        for value in list(self._untried(variable)):
+        while (value := next(self._untried(variable), None)) is not None:
             if monotonic() > self._ends - _CHECK_SHARE * self._budget_s:
                 self._short_of_time = True
                 self._steps.append(Step(variable.option, value, "not tried", "no time left"))

@@ -54,11 +54,9 @@ def _batched_tokens(situation: Situation) -> list[Any]:
 
 def _sequences(situation: Situation) -> list[Any]:
     used, concurrency = situation.in_use["max_num_seqs"], situation.goal.concurrency
-    if concurrency > used:
-        return [concurrency]
     # Fewer at once only help when tokens must not come too slowly; without a limit more are always faster.
     if situation.goal.slo.itl_ms is None:
-        return []
+        return [concurrency] if concurrency > used else []
     fitting = min(used, concurrency)
     return _others(used, [fitting // 2, fitting // 4], least=1)
 
