@@ -48,6 +48,19 @@ def test_a_profile_is_written_that_other_commands_take(tune, machine, tmp_path, 
     assert "speculation suffix" in ran.stderr
 
 
+def test_other_keys_of_a_profile_are_carried_over(tune, machine, tmp_path):
+    before = tmp_path / "before.toml"
+    before.write_text('[engine]\nthreads = 1\n[server]\nport = 9000\n[access]\napi-key = ["sk-secret-0123456789"]\n')
+    before.chmod(0o600)
+    done = tune("--profile", str(before), "--isa", "portable", "--budget-s", "100")
+    assert done.exit_code == 0, done.output
+    assert "sk-secret" not in done.output
+    after = tmp_path / "lpx.toml"
+    values = read_profile(after).values
+    assert (values["threads"], values["port"], values["api_key"]) == (1, 9000, ["sk-secret-0123456789"])
+    assert after.stat().st_mode & 0o777 == 0o600
+
+
 def test_what_was_measured_is_in_the_ledger(tune, machine):
     done = tune("--threads", "1", "--isa", "portable", "--json", "--budget-s", "100")
     assert done.exit_code == 0, done.output
@@ -57,6 +70,17 @@ def test_what_was_measured_is_in_the_ledger(tune, machine):
     history = CliRunner().invoke(app, ["bench", "history", "--kind", "tune", "--json"])
     if history.exit_code == 0:
         assert len(json.loads(history.stdout)) == len(ids)
+
+
+def test_a_full_disk_ends_with_one_line(tune, machine, tmp_path, monkeypatch):
+    def fail(number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    done = tune("--threads", "1", "--no-ledger", "--budget-s", "100")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "error: lpx.toml.tuning.json cannot be written: No space left on device\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_limits_that_cannot_be_kept_end_with_1(tune, machine, tmp_path):

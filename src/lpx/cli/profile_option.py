@@ -91,6 +91,10 @@ class ProfileOption:
         line = f"profile {self.profile}: {', '.join(used) or 'nothing that this command uses'}"
         return f"{line}; overruled: {', '.join(overruled)}" if overruled else line
 
+    def values(self, context: typer.Context) -> dict[str, Any]:
+        """Everything that the file holds, by option name; empty without a file."""
+        return {} if self.profile is None else dict(context.meta[_META].values)
+
     def announce(self, context: typer.Context) -> None:
         """Say on stderr what the file gave."""
         line = self.describe(context)

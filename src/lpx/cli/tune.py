@@ -69,6 +69,7 @@ def tune(
     from lpx.bench.tune.start import tuning_options
     from lpx.bench.tune.state import identity, load_state, save_state, state_path
     from lpx.cli.loading import resolve_engine_options
+    from lpx.errors import ConfigError
 
     profile.announce(context)
     goal = Goal(target, Slo.parse(slo), concurrency or (1 if target == "latency" else 16), allow_lossy)
@@ -85,6 +86,12 @@ def tune(
     def keep(measurement: Measurement) -> int | None:
         return record(ledger_options, measurement, model=model)
 
+    def save(state: TuneState) -> None:
+        try:
+            save_state(kept_at, state)
+        except OSError as error:
+            raise ConfigError(f"{kept_at} cannot be written: {error.strerror}") from None
+
     with StatusLine() as status:
         outcome = Tuner(
             tuning_options(options, goal),
@@ -93,10 +100,11 @@ def tune(
             fixed=frozenset(given),
             budget_s=budget_s,
             record=keep,
-            save=lambda state: save_state(kept_at, state),
+            save=save,
             tell=status.show,
         ).run()
-    _write(outcome, goal, {**given, "model": _named(model_options, model)}, output)
+    carried = {**profile.values(context), **given, **_model_keys(context, model_options, model)}
+    _write(outcome, goal, carried, output)
     if outcome.finished:
         kept_at.unlink(missing_ok=True)
     if json_output:
@@ -119,12 +127,17 @@ def _given(context: typer.Context, options: ModelOptions) -> dict[str, Any]:
     return found
 
 
-def _named(options: ModelOptions, model: Path) -> str:
+def _model_keys(context: typer.Context, options: ModelOptions, model: Path) -> dict[str, Any]:
     """The model as the profile names it: by name where it has one, else by its absolute path."""
     from lpx import store
 
     name = options.model or store.DEFAULT_MODEL
-    return str(model) if Path(name).exists() else name
+    if Path(name).exists():
+        return {"model": str(model)}
+    source = context.get_parameter_source("models_dir")
+    if options.models_dir is None or source is None or source.name not in ("COMMANDLINE", "DEFAULT_MAP"):
+        return {"model": name}
+    return {"model": name, "models_dir": str(options.models_dir.absolute())}
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
@@ -152,7 +165,7 @@ def _begin(found: TuneState | None, wanted: dict[str, Any], output: Path, kept_a
     return found
 
 
-def _write(outcome: Outcome, goal: Goal, given: dict[str, Any], output: Path) -> None:
+def _write(outcome: Outcome, goal: Goal, carried: dict[str, Any], output: Path) -> None:
     from datetime import date
 
     from lpx.bench.tune.profile import tuned_profile
@@ -162,7 +175,8 @@ def _write(outcome: Outcome, goal: Goal, given: dict[str, Any], output: Path) ->
 
     machine = read_environment().cpu_model or "this machine"
     try:
-        write_profile(output, tuned_profile(outcome, goal, given, machine, date.today()))
+        text = tuned_profile(outcome, goal, carried, machine, date.today())
+        write_profile(output, text, private="api_key" in carried)
     except OSError as error:
         raise ConfigError(f"the profile {output} cannot be written: {error.strerror}") from None
 
