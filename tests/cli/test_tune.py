@@ -111,10 +111,21 @@ def test_interrupted_tuning_goes_on_with_the_same_command(tune, machine, tmp_pat
     other = tune("--budget-s", "100")
     assert other.exit_code == 2
     assert "the options given changed" in other.stderr
+    assert tune("--budget-s", "0.5").exit_code == 2  # less than a second is no budget
     second = tune("--isa", "portable", "--budget-s", "100")
     assert second.exit_code == 0, second.output
     assert "going on from lpx.toml.tuning.json" in second.stderr
     assert "Not finished" not in (tmp_path / "lpx.toml").read_text()
+
+
+def test_restart_forgets_what_was_known(tune, machine, tmp_path):
+    machine.stop_after = 20
+    assert tune("--budget-s", "100").exit_code == 130
+    machine.stop_after = None
+    done = tune("--restart", "--isa", "portable", "--budget-s", "100")
+    assert done.exit_code == 0, done.output
+    assert "going on" not in done.stderr
+    assert read_profile(tmp_path / "lpx.toml").values["isa"] == "portable"
 
 
 def test_ctrl_c_in_a_real_process_leaves_profile_and_state(environment, tiny_model, tmp_path):

@@ -15,6 +15,7 @@ from lpx.cli.bench.recording import LedgerOptions, record
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
+from lpx.cli.tables import count_of
 
 if TYPE_CHECKING:
     from lpx.bench.measurement import Measurement
@@ -65,7 +66,7 @@ def tune(
     Example: lpx tune --model smollm2-135m --target throughput --slo ttft:2000,itl:50
     """
     from lpx.bench.engine_subject import model_path
-    from lpx.bench.tune import Goal, Slo, Tuner
+    from lpx.bench.tune import Goal, Slo, Tuner, TuneState
     from lpx.bench.tune.start import tuning_options
     from lpx.bench.tune.state import identity, load_state, save_state, state_path
     from lpx.cli.loading import resolve_engine_options
@@ -81,7 +82,12 @@ def tune(
     kept_at = state_path(output)
     if restart:
         kept_at.unlink(missing_ok=True)
-    state = _begin(load_state(kept_at, wanted), wanted, output, kept_at, overwrite)
+    state = load_state(kept_at, wanted)
+    if state is None:
+        state = TuneState(wanted)
+    else:
+        done = sum(1 for step in state.steps if step["rounds"])
+        print(f"going on from {kept_at}: {count_of(done, 'step')} done", file=sys.stderr)
 
     def keep(measurement: Measurement) -> int | None:
         return record(ledger_options, measurement, model=model)
@@ -150,19 +156,6 @@ def _check_output(output: Path, overwrite: bool) -> None:
         raise ConfigError(f"-o {output}: there is no folder {output.absolute().parent}; make it first")
     if output.exists() and not overwrite and not state_path(output).exists():
         raise ConfigError(f"{output} is there already; --overwrite replaces it, -o names another file")
-
-
-def _begin(found: TuneState | None, wanted: dict[str, Any], output: Path, kept_at: Path, overwrite: bool) -> TuneState:
-    from lpx.bench.tune import TuneState
-    from lpx.errors import ConfigError
-
-    if found is None:
-        if output.exists() and not overwrite:
-            raise ConfigError(f"{output} is there already; --overwrite replaces it, -o names another file")
-        return TuneState(wanted)
-    count = sum(1 for step in found.steps if step["rounds"])
-    print(f"going on from {kept_at}: {count} {'step' if count == 1 else 'steps'} done", file=sys.stderr)
-    return found
 
 
 def _write(outcome: Outcome, goal: Goal, carried: dict[str, Any], output: Path) -> None:

@@ -147,6 +147,9 @@ def test_without_time_what_is_left_is_said_and_goes_on_later(options, machine):
     outcome = tune(options, state=state, budget_s=0.0)
     assert not outcome.finished
     assert {step.why for step in outcome.steps if step.value is not None} == {"no time left"}
+    machine.ttft_ms = lambda info: 50.0
+    assert not tune(options, Goal("latency", Slo(10.0, None)), budget_s=0.0).keeps_slo
+    machine.ttft_ms = lambda info: 5.0
     assert tune(options, state=state).finished
 
 

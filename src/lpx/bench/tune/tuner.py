@@ -142,20 +142,20 @@ class Tuner:
         )
 
     def _size_workload(self) -> None:
-        assert self._engine is not None
-        if self._workload is not None:
-            self._tell("warming up")
-            warm_up(self._engine, self._workload)
-            return
+        """Warm the first engine up, see what it does, and make rounds as long as the budget allows."""
         from lpx.bench.tune.workload import encode_prompts, run_round
 
+        assert self._engine is not None
         self._tell("warming up")
-        first = first_workload(self._goal.concurrency)
+        first = self._workload or first_workload(self._goal.concurrency)
         warm_up(self._engine, first)
-        seconds = run_round(self._engine, encode_prompts(self._engine, first), first).seconds
+        done = run_round(self._engine, encode_prompts(self._engine, first), first)
+        self._best = Side((done,))
+        if self._workload is not None:
+            return
         candidates = sum(1 for variable in variables(self._goal) for _ in self._untried(variable))
         wanted = self._budget_s / (2 * _ROUNDS_EXPECTED * (candidates + 2))
-        self._workload = sized(first, seconds, max(_SHORTEST_ROUND_S, min(_LONGEST_ROUND_S, wanted)))
+        self._workload = sized(first, done.seconds, max(_SHORTEST_ROUND_S, min(_LONGEST_ROUND_S, wanted)))
         self._state.workload = self._workload.to_json()
 
     def _untried(self, variable: Variable) -> Iterator[Any]:
