@@ -8,6 +8,7 @@ from lpx.cli.bench.export import export
 from lpx.cli.bench.history import history
 from lpx.cli.bench.latency import latency
 from lpx.cli.bench.note import note
+from lpx.cli.bench.plot import plot
 from lpx.cli.bench.rm import rm
 from lpx.cli.bench.roofline import roofline
 from lpx.cli.bench.show import show
@@ -19,4 +20,5 @@ app.command("history")(history)
 app.command("show")(show)
 app.command("note")(note)
 app.command("rm")(rm)
+app.command("plot")(plot)
 app.command("export")(export)
