@@ -65,7 +65,9 @@ class Change:
     """Something about the environment changed between two runs that follow each other."""
 
     moment: datetime  # start of the first run after it
-    what: str  # "driver 550.1 → 570.2"
+    run_id: int  # of that run
+    subjects: tuple[str, ...]  # "kernel", "driver"
+    details: tuple[str, ...]  # "driver 550.1 → 570.2"
 
 
 def curves_of(runs: Sequence[Run], figure: str, *, over_batch_size: bool = False) -> list[Curve]:
@@ -109,17 +111,27 @@ def environment_changes(runs: Sequence[Run]) -> list[Change]:
         if before.environment_sha256 == after.environment_sha256:
             continue
         old, new = before.environment.to_json(), after.environment.to_json()
-        told = [
-            title if name == "packages" else f"{title} {_plain(old[name])} → {_plain(new[name])}"
-            for name, title in _CHANGES
-            if old[name] != new[name]
-        ]
-        changes.append(Change(after.measurement.started, ", ".join(told) or "machine"))
+        changed = [(name, title) for name, title in _CHANGES if old[name] != new[name]]
+        changes.append(
+            Change(
+                after.measurement.started,
+                after.id,
+                tuple(title for _, title in changed) or ("machine",),
+                tuple(f"{title}: {_difference(old[name], new[name])}" for name, title in changed),
+            )
+        )
     return changes
 
 
+def _difference(old: Any, new: Any) -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+        return ", ".join(f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}" for name in names)
+    return f"{_plain(old)} → {_plain(new)}"
+
+
 def _plain(value: Any) -> str:
-    return ", ".join(value) if isinstance(value, list) else str(value if value is not None else "none")
+    return ", ".join(value) or "none" if isinstance(value, list) else str(value if value is not None else "none")
 
 
 def _rounded(length: float | None) -> int | None:

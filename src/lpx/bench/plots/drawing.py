@@ -65,7 +65,7 @@ def styled(theme: Theme) -> Iterator[None]:
 
 def draw_over_time(canvas: FigureBase, runs: Sequence[Run], figure: str, theme: Theme) -> None:
     """Every run at its start, and a line where the environment changed."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 
     axes = canvas.add_subplot()
     divisor, unit = figure_unit(figure)
@@ -78,11 +78,12 @@ def draw_over_time(canvas: FigureBase, runs: Sequence[Run], figure: str, theme: 
     shown = [run for curve in curves for run in curve.runs]
     for change in environment_changes(shown)[-_MOST_CHANGES:]:
         axes.axvline(change.moment.astimezone(), color=theme.ink, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.7)
-        axes.text(
-            change.moment.astimezone(),
-            0.99,
-            f" {shortened(change.what, 40)}",
-            transform=axes.get_xaxis_transform(),
+        axes.annotate(
+            shortened(", ".join(change.subjects), 40),
+            (date2num(change.moment), 1),
+            (-3, -2),
+            xycoords=axes.get_xaxis_transform(),
+            textcoords="offset points",
             rotation=90,
             fontsize=7.5,
             ha="right",
@@ -93,6 +94,7 @@ def draw_over_time(canvas: FigureBase, runs: Sequence[Run], figure: str, theme: 
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=zone))
     axes.margins(x=0.06, y=0.15)
+    axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
     finish(canvas, axes, f"{figure} over time", lines, [curve.label for curve in curves])
     axes.set_ylabel(unit)
 

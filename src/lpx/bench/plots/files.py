@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from lpx.bench.headline import first_token_ms, headline, shape
 from lpx.bench.ledger import Run
+from lpx.bench.plots.curves import environment_changes
+from lpx.bench.plots.drawing import shortened
 from lpx.bench.plots.pictures import Picture
 from lpx.bench.plots.theme import DARK, LIGHT, NAMED, Theme, css_variables, with_css_names
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 _INCHES = (9.0, 4.6)  # of one picture
 _MOST_ROWS = 500
+_MOST_CHANGES = 50
+_LONGEST_CELL = 80
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -45,6 +49,7 @@ th, td {{ padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--faint);
 <body>
 <h1>{title}</h1>
 {pictures}
+{changes}
 <h2>Runs</h2>
 <div class="wide">
 <table>
@@ -90,9 +95,23 @@ def to_page(pictures: Sequence[Picture], runs: Sequence[Run], title: str = "LPX:
         light=css_variables(LIGHT),
         dark=css_variables(DARK),
         pictures="\n".join(parts),
+        changes=_changes(runs),
         heads="".join(f"<th{_class(name)}>{name}</th>" for name in _HEADS),
         rows="\n".join(_row(run) for run in reversed(runs[-_MOST_ROWS:])),
     )
+
+
+def _changes(runs: Sequence[Run]) -> str:
+    """A list of what changed between the runs."""
+    changes = environment_changes(runs)[-_MOST_CHANGES:]
+    if not changes:
+        return ""
+    lines = (
+        f"<li>{change.moment.astimezone():%Y-%m-%d %H:%M}, before run {change.run_id}: "
+        f"{html.escape('; '.join(change.details or change.subjects))}</li>"
+        for change in reversed(changes)
+    )
+    return f"<h2>Changes of the environment</h2>\n<ul>\n{''.join(lines)}\n</ul>"
 
 
 def _new_figure(pictures: int) -> Figure:
@@ -142,6 +161,9 @@ def _row(run: Run) -> str:
     )
     return (
         "<tr>"
-        + "".join(f"<td{_class(head)}>{html.escape(cell)}</td>" for head, cell in zip(_HEADS, cells, strict=True))
+        + "".join(
+            f"<td{_class(head)}>{html.escape(shortened(cell, _LONGEST_CELL))}</td>"
+            for head, cell in zip(_HEADS, cells, strict=True)
+        )
         + "</tr>"
     )

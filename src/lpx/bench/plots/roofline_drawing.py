@@ -30,6 +30,7 @@ _PEAKS = (
     ("f32_multiply_adds_per_second", "f32"),
 )
 _MARKERS = "osD^vPX*"
+_CLOSE = 1.2  # peaks whose names would lie on each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def placed_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def limits_of(runs: Sequence[Run], rooflines: Sequence[Run]) -> Limits | None:
-    """From the newest measurement of that machine's roofline; else the reading that was measured with the runs."""
+    """The best that was measured on the machine of the newest run; None when nothing was."""
     placed = placed_runs(runs)
     if not placed:
         return None
@@ -58,13 +59,11 @@ def limits_of(runs: Sequence[Run], rooflines: Sequence[Run]) -> Limits | None:
         str(part) for part in (newest.environment.cpu_model or subject.device, subject.isa) if part is not None
     )
     machine = f"{name} · {subject.threads} threads"
-    for run in reversed(rooflines):
-        figures = run.measurement.figures
-        if _machine(run) == _machine(newest) and "read_bytes_per_second" in figures:
-            peaks = {title: figures[peak] for peak, title in _PEAKS if peak in figures}
-            return Limits(machine, figures["read_bytes_per_second"], peaks)
-    reads = [run.measurement.figures.get("read_bytes_per_second", 0) for run in placed]
-    return Limits(machine, max(reads), {}) if max(reads) > 0 else None
+    # Other programs can only take away, so the most that was ever seen is the nearest to the limit.
+    own = [run.measurement.figures for run in (*placed, *rooflines) if _machine(run) == _machine(newest)]
+    read = max(figures.get("read_bytes_per_second", 0) for figures in own)
+    peaks = {title: max(figures.get(peak, 0) for figures in own) for peak, title in _PEAKS}
+    return Limits(machine, read, {title: peak for title, peak in peaks.items() if peak}) if read else None
 
 
 def draw_roofline(canvas: FigureBase, runs: Sequence[Run], limits: Limits, theme: Theme) -> None:
@@ -95,6 +94,8 @@ def draw_roofline(canvas: FigureBase, runs: Sequence[Run], limits: Limits, theme
             if size is not None:
                 axes.annotate(f"{size}", (x, y / 1e9), (5, -11), textcoords="offset points", color=colour, fontsize=8)
         places += [(x, y) for _, x, y in points]
+    axes.set_xscale("log")
+    axes.set_yscale("log")
     _draw_limits(axes, limits, places, theme)
     axes.set_xlabel("multiply-adds for each byte read (numbers at points: batch size)")
     axes.set_ylabel("G multiply-adds/s")
@@ -103,20 +104,45 @@ def draw_roofline(canvas: FigureBase, runs: Sequence[Run], limits: Limits, theme
 
 
 def _draw_limits(axes: Axes, limits: Limits, places: Sequence[tuple[float, float]], theme: Theme) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     read = limits.read_bytes_per_second
     left = min(x for x, _ in places) / 2
     right = max([4 * x for x, _ in places] + [2 * peak / read for peak in limits.peaks.values()])
     top = max(limits.peaks.values(), default=right * read)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    knee = min(right, top / read)
-    axes.plot([left, knee], [left * read / 1e9, knee * read / 1e9], color=theme.ink, linewidth=1.4)
-    axes.text(left * 1.1, left * read / 1e9 * 1.25, f"memory {read / 1e9:.1f} GB/s", fontsize=8.5, color=theme.ink)
-    for name, peak in limits.peaks.items():
+    low, high = min(y for _, y in places) / 2, max(top, *(y for _, y in places)) * 1.5
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    bend = min(right, top / read)
+    begin = max(left, low / read)
+    axes.plot([begin, bend], [begin * read / 1e9, bend * read / 1e9], color=theme.ink, linewidth=1.4)
+    middle = (begin * bend) ** 0.5
+    axes.annotate(
+        f"memory {read / 1e9:.1f} GB/s",
+        (middle, middle * read / 1e9),
+        (-6, 4),
+        textcoords="offset points",
+        fontsize=8.5,
+        ha="right",
+    )
+    above = 0.0
+    for name, peak in sorted(limits.peaks.items(), key=lambda item: -item[1]):
         axes.plot([peak / read, right], [peak / 1e9] * 2, color=theme.ink, linewidth=1.4 if peak == top else 0.8)
-        axes.text(right, peak / 1e9, f"{name} {peak / 1e9:.0f} ", fontsize=8.5, ha="right", va="bottom")
+        below = above and above / peak < _CLOSE
+        axes.annotate(
+            f"{name} {peak / 1e9:.0f}",
+            (right, peak / 1e9),
+            (-2, -3 if below else 2),
+            textcoords="offset points",
+            fontsize=8.5,
+            ha="right",
+            va="top" if below else "bottom",
+        )
+        above = peak
     axes.set_xlim(left, right)
-    axes.set_ylim(min(y for _, y in places) / 2e9, top / 1e9 * 1.8)
+    axes.set_ylim(low / 1e9, high / 1e9)
 
 
 def _place(run: Run) -> tuple[float, float]:
