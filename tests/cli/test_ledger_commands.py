@@ -57,7 +57,7 @@ def test_notes_and_removal(lpx, ledger):
     assert (ledger.get(2).note, ledger.get(2).tags) == ("第二次", ("慢",))
     assert "--yes" in one_line(lpx("bench", "rm", "2"), 2)
     assert "release" in one_line(lpx("bench", "rm", "2", "1", "--yes"), 3)
-    assert lpx("bench", "rm", "2", "3", "--yes").returncode == 0
+    assert lpx("bench", "rm", "2", "3", "3", "--yes").stdout == "removed 2 runs\n"
     assert [run.id for run in ledger.find()] == [1]
 
 

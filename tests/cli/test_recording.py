@@ -46,13 +46,10 @@ def test_no_ledger_keeps_nothing(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("spoilt", ["ledger", "model", "tag"])
-def test_failures_are_said_and_end_with_an_exit_code(tmp_path, capsys, spoilt):
+def test_a_failure_is_said_and_ends_with_an_exit_code(tmp_path, capsys):
     file = tmp_path / "ledger.sqlite"
-    if spoilt == "ledger":
-        file.write_text("no database")
-    options = LedgerOptions(ledger=file, tag=["\x1b"] if spoilt == "tag" else None)
-    assert record(options, a_measurement(), model=tmp_path / "absent.gguf" if spoilt == "model" else None) is None
+    file.write_text("no database")
+    assert record(LedgerOptions(ledger=file), a_measurement()) is None
     assert late_failures.exit_code_after_success() == 3
     said = capsys.readouterr()
     assert said.out == ""
@@ -60,8 +57,23 @@ def test_failures_are_said_and_end_with_an_exit_code(tmp_path, capsys, spoilt):
     assert said.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("why", ["absent", "interrupted"])
+def test_a_run_is_kept_even_without_the_hash_of_its_model(tmp_path, capsys, monkeypatch, why):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    if why == "interrupted":
+        monkeypatch.setattr(Ledger, "model_sha256", interrupt)
+    options = LedgerOptions(ledger=tmp_path / "ledger.sqlite")
+    run_id = record(options, a_measurement(), model=tmp_path / "absent.gguf")
+    assert Ledger(options.ledger).get(run_id).measurement == a_measurement()
+    assert "without the model's hash" in capsys.readouterr().err
+
+
 def test_places_that_cannot_be_are_refused_at_once(tmp_path):
     with pytest.raises(ConfigError, match="no folder"):
         LedgerOptions(ledger=tmp_path / "absent" / "ledger.sqlite")
     with pytest.raises(ConfigError, match="is a folder"):
         LedgerOptions(ledger=tmp_path)
+    with pytest.raises(ConfigError, match="printable"):
+        LedgerOptions(tag=["nightly", "\x1b[2J"])

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from lpx.bench.ledger import Ledger, LedgerError, RunFilter, UnknownRunError, default_ledger_path
+from lpx.errors import ConfigError
 from tests.bench.ledger.example_runs import ENVIRONMENT, NEWER_DRIVER, NOON, a_measurement
 
 
@@ -201,9 +202,9 @@ def test_notes_and_tags_change(ledger):
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "\x1b[31m", "x" * 101])
 def test_names_are_printable_and_short(ledger, name):
     run_id = record(ledger)
-    with pytest.raises(LedgerError, match="printable"):
+    with pytest.raises(ConfigError, match="printable"):
         ledger.annotate(run_id, add=[name])
-    with pytest.raises(LedgerError, match="printable"):
+    with pytest.raises(ConfigError, match="printable"):
         ledger.set_baseline(name, run_id)
 
 
