@@ -61,12 +61,12 @@ def shape(measurement: Measurement) -> str:
 
 def figure_text(name: str, *values: float) -> str:
     """Values of a figure with the unit that its name says, in a size that people read: `28.3 GB/s`, `1.2 / 3.4 ms`."""
-    divisor, unit = _unit(name)
+    divisor, unit = figure_unit(name)
     numbers = " / ".join("-" if math.isnan(value) else _significant(value / divisor) for value in values)
     return f"{numbers} {unit}".rstrip()
 
 
-def _unit(name: str) -> tuple[float, str]:
+def figure_unit(name: str) -> tuple[float, str]:
     """What the figure is divided by, and the unit it then has."""
     for tail, divisor, unit in (
         ("bytes_per_second", 1e9, "GB/s"),

@@ -11,6 +11,7 @@ from lpx.cli.bench.gate import gate
 from lpx.cli.bench.history import history
 from lpx.cli.bench.latency import latency
 from lpx.cli.bench.note import note
+from lpx.cli.bench.plot import plot
 from lpx.cli.bench.rm import rm
 from lpx.cli.bench.roofline import roofline
 from lpx.cli.bench.serve import serve
@@ -25,6 +26,7 @@ app.command("history")(history)
 app.command("show")(show)
 app.command("note")(note)
 app.command("rm")(rm)
+app.command("plot")(plot)
 app.command("export")(export)
 app.command("gate")(gate)
 app.add_typer(baseline.app, name="baseline")
