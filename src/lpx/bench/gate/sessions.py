@@ -141,9 +141,7 @@ class StreamEngine:
 
     @property
     def subject(self) -> Subject:
-        info = self._worker.info
-        names = ("model", "quantization", "kv_cache_dtype", "device", "isa", "threads")
-        return Subject(engine="lpx", engine_version=self._worker.version, **{name: info[name] for name in names})
+        return self._worker.subject
 
     def rounds(self, session: int) -> Iterator[list[list[int]]]:
         """Prompts of each round of a session: the same ones for whatever engine."""
