@@ -23,7 +23,7 @@ from lpx.errors import ConfigError
 
 _PIECE_SECONDS = 0.06  # of decoding between two looks
 _LEAST_STEPS = 8  # of a piece: the engine may run as many at once
-_WARM_UP_STEPS = 8
+_WARM_UP_TOKENS, _WARM_UP_STEPS = 64, 8
 _SHORT_PREFILL_SECONDS = 0.5  # below, a session has two rounds
 
 
@@ -125,7 +125,9 @@ class StreamEngine:
                 f"{info['max_num_seqs']} at once"
             )
         self._worker, self._workload = worker, workload
-        seconds = worker.ask("prefill", prompts=self._prompts("warm-up"))["seconds"]
+        tokens = min(_WARM_UP_TOKENS, workload.input_len)
+        prompts = [prompt[:tokens] for prompt in self._prompts("warm-up")]
+        seconds = worker.ask("prefill", prompts=prompts)["seconds"] * workload.input_len / tokens
         self._rounds = 2 if seconds < _SHORT_PREFILL_SECONDS else 1
         done = worker.ask("decode", steps=_WARM_UP_STEPS)
         a_piece = done["steps"] * _PIECE_SECONDS / max(done["seconds"], 1e-9)
@@ -139,9 +141,7 @@ class StreamEngine:
 
     @property
     def subject(self) -> Subject:
-        info = self._worker.info
-        names = ("model", "quantization", "kv_cache_dtype", "device", "isa", "threads")
-        return Subject(engine="lpx", engine_version=self._worker.version, **{name: info[name] for name in names})
+        return self._worker.subject
 
     def rounds(self, session: int) -> Iterator[list[list[int]]]:
         """Prompts of each round of a session: the same ones for whatever engine."""

@@ -145,20 +145,26 @@ class _Reader:
 
     def _take_choice(self, choice: dict[str, Any], member: str) -> None:
         if text := choice.get("text"):  # completions, /generate
-            self._content.append(text)
+            self._content.append(_checked(text))
         if delta := choice.get(member):
             if text := delta.get("content"):
-                self._content.append(text)
+                self._content.append(_checked(text))
             if text := delta.get("reasoning_content") or delta.get("reasoning") or delta.get("refusal"):
-                self._hidden.append(text)
+                self._hidden.append(_checked(text))
             calls = delta.get("tool_calls") or ()
             for function in [call.get("function") for call in calls] + [delta.get("function_call")]:
                 if function and (text := (function.get("name") or "") + (function.get("arguments") or "")):
-                    self._hidden.append(text)
+                    self._hidden.append(_checked(text))
         if ids := choice.get("token_ids"):
             self._ids += len(ids)
         if (reason := choice.get("finish_reason")) is not None:
             self.answer.finish_reason = str(reason)
+
+
+def _checked(text: Any) -> str:
+    if not isinstance(text, str):
+        raise TypeError
+    return text
 
 
 def _parse(data: bytes) -> dict[str, Any]:

@@ -122,6 +122,7 @@ class _Load:
     recounted: RecountedTokens | None = None
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     began_s: float = 0.0  # of the clock
+    began: float = 0.0  # of the loop's time
     ended_s: float = 0.0
     deadline: float = float("inf")  # of the loop's time
     sent: int = 0
@@ -171,8 +172,9 @@ class _Load:
     async def run(self) -> None:
         """Send all requests; at the end everything is over or cancelled."""
         loop = asyncio.get_running_loop()
+        self.began = loop.time()
         if self.settings.duration_s is not None:
-            self.deadline = loop.time() + self.settings.duration_s
+            self.deadline = self.began + self.settings.duration_s
         ticker = asyncio.ensure_future(self._tick())
         self.started, self.began_s = datetime.now(timezone.utc), self.clock()
         self.ended_s = self.began_s
@@ -180,7 +182,6 @@ class _Load:
             await (self._open_loop() if self.settings.paced else self._closed_loop())
             self.ran_out = loop.time() < self.deadline < float("inf")
         finally:
-            self.ended_s = max(self.ended_s, self.began_s)
             self.left_out = self.sent - len(self.results) - len(self.failures)
             ticker.cancel()
 
@@ -279,7 +280,7 @@ class _Load:
                     self.running,
                     len(self.failures),
                     self.output_tokens,
-                    self.clock() - self.began_s,
+                    loop.time() - self.began,
                 )
             )
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lpx.bench.measurement import Subject
 from lpx.errors import ConfigError, LpxError
 
 _LAST_LINES = 5
@@ -58,6 +59,12 @@ class EngineWorker:
         self.info: dict[str, Any] = loaded["info"]
         self.version: str = loaded["version"]
         self.load_seconds: float = loaded["seconds"]
+
+    @property
+    def subject(self) -> Subject:
+        """What is really in use, as the engine says it."""
+        names = ("model", "quantization", "kv_cache_dtype", "device", "isa", "threads")
+        return Subject(engine="lpx", engine_version=self.version, **{name: self.info[name] for name in names})
 
     @property
     def pid(self) -> int:

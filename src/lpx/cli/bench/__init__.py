@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from lpx.cli.bench import baseline
+from lpx.cli.bench.compare import compare
 from lpx.cli.bench.decode import decode
 from lpx.cli.bench.export import export
 from lpx.cli.bench.gate import gate
@@ -28,5 +29,6 @@ app.command("note")(note)
 app.command("rm")(rm)
 app.command("plot")(plot)
 app.command("export")(export)
+app.command("compare")(compare)
 app.command("gate")(gate)
 app.add_typer(baseline.app, name="baseline")

@@ -11,7 +11,7 @@ import typer
 from lpx.cli.bench.recording import LedgerFile, LedgerOptions, open_ledger, record
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import add_row, count_of, open_table, print_table
+from lpx.cli.tables import count_of, print_table
 
 if TYPE_CHECKING:
     from lpx.bench.ledger import Run
@@ -124,22 +124,14 @@ def list_baselines(json_output: _Json = False, ledger: LedgerFile = None) -> Non
     if not runs:
         print("there is no baseline yet; `lpx bench baseline set NAME` makes one")
         return
-    table = open_table(
-        "name", "run", "measured", "kind", "model", "decode", right=("run", "decode"), shrinking=("model",)
-    )
+    rows = []
     for name, run in runs.items():
         made = run.measurement
         decode = made.figures.get("decode_tokens_per_second")
-        add_row(
-            table,
-            name,
-            str(run.id),
-            f"{made.started:%Y-%m-%d %H:%M}",
-            made.kind,
-            made.subject.model,
-            "" if decode is None else f"{decode:.1f}",
-        )
-    print_table(table)
+        shown = "" if decode is None else f"{decode:.1f}"
+        rows.append((name, str(run.id), f"{made.started:%Y-%m-%d %H:%M}", made.kind, made.subject.model, shown))
+    columns = ("name", "run", "measured", "kind", "model", "tokens/s")
+    print_table(columns, rows, right=("run", "tokens/s"), cut=("name", "model"))
 
 
 @app.command("show")
@@ -189,11 +181,12 @@ def _print_baseline(name: str, run: Run) -> None:
     else:
         print("measured once: a gate cannot judge by it")
     print()
-    table = open_table("figure", "median", "between sessions", right=("median", "between sessions"))
+    rows = []
     for figure, value in made.figures.items():
         spread = spread_between_sessions(pieces, figure)
-        add_row(table, short_name(figure), f"{value:.4g}", "" if spread is None else f"±{100 * spread:.1f} %")
-    print_table(table)
+        rows.append((short_name(figure), f"{value:.4g}", "" if spread is None else f"±{100 * spread:.1f} %"))
+    columns = ("figure", "median", "between sessions")
+    print_table(columns, rows, right=columns[1:])
 
 
 def _values(name: str, run: Run) -> dict[str, object]:
