@@ -77,6 +77,8 @@ class ProfileOption:
         """One line: what the file gave, and what was overruled; None without a file."""
         if self.profile is None:
             return None
+        from lpx.profile import key_named
+
         used, overruled = [], []
         for name, value in context.meta[_META].values.items():
             parameter = _PARAMETERS.get(name, name)
@@ -85,7 +87,7 @@ class ProfileOption:
             if source is None:
                 continue  # of another command
             if source.name == "DEFAULT_MAP":
-                used.append(spelled if name == "api_key" else f"{spelled} {_shown(value)}")
+                used.append(spelled if key_named(name).secret else f"{spelled} {_shown(value)}")
             else:
                 overruled.append(spelled)
         line = f"profile {self.profile}: {', '.join(used) or 'nothing that this command uses'}"

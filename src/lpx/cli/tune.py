@@ -164,12 +164,12 @@ def _write(outcome: Outcome, goal: Goal, carried: dict[str, Any], output: Path) 
     from lpx.bench.tune.profile import tuned_profile
     from lpx.doctor.environment import read_environment
     from lpx.errors import ConfigError
-    from lpx.profile import write_profile
+    from lpx.profile import key_named, write_profile
 
     machine = read_environment().cpu_model or "this machine"
     try:
         text = tuned_profile(outcome, goal, carried, machine, date.today())
-        write_profile(output, text, private="api_key" in carried)
+        write_profile(output, text, private=any(key_named(name).secret for name in carried))
     except OSError as error:
         raise ConfigError(f"the profile {output} cannot be written: {error.strerror}") from None
 

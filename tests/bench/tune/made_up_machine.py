@@ -44,5 +44,5 @@ def machine(monkeypatch):
     made_up = MadeUpMachine()
     monkeypatch.setattr("lpx.bench.tune.comparison.run_round", made_up.run_round)
     monkeypatch.setattr("lpx.bench.tune.workload.run_round", made_up.run_round)
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr("lpx.bench.tune.tuner.usable_processors", lambda: 4)
     return made_up

@@ -177,7 +177,7 @@ class Tuner:
                 name: getattr(info, name)
                 for name in ("threads", "isa", "max_num_seqs", "max_num_batched_tokens", "kv_cache_dtype")
             },
-            logical_cpus=len(os.sched_getaffinity(0)),
+            logical_cpus=usable_processors(),
             isas=tuple(_native.available_isas()),
         )
 
@@ -301,6 +301,11 @@ class _Clock:
 def _step_of(option: str, value: Any, verdict: Verdict, why: str, found: Comparison, run_id: int | None) -> Step:
     low, high = (None, None) if found.hopeless else (found.ratio.low, found.ratio.high)
     return Step(option, value, verdict, why, found.ratio.estimate, low, high, len(found.best.rounds), run_id)
+
+
+def usable_processors() -> int:
+    """Hardware threads that this process may run on."""
+    return len(os.sched_getaffinity(0))
 
 
 def judge(goal: Goal, exactness: Exactness, found: Comparison) -> tuple[Verdict, str]:
