@@ -12,13 +12,18 @@ from lpx.cli.app import app
 
 
 @pytest.fixture
-def fit(lpx, tmp_path):
-    return lambda *arguments, **more: lpx("fit", *arguments, LPX_LEDGER=str(tmp_path / "ledger.sqlite"), **more)
+def fit(tmp_path):
+    def call(*arguments, **environment):
+        environment = {"LPX_LEDGER": str(tmp_path / "ledger.sqlite"), **environment}
+        done = CliRunner().invoke(app, ["fit", *arguments], env=environment, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done
+
+    return call
 
 
 def test_the_table_is_80_columns_wide_and_says_what_fits(fit):
     done = fit("7B", "--gpu", "rtx 4060", COLUMNS="80")
-    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     table = [line for line in lines if line.startswith(("f16", "q8", "q6", "q5", "q4", "weights"))]
     assert len(table) == 11
@@ -29,29 +34,24 @@ def test_the_table_is_80_columns_wide_and_says_what_fits(fit):
 
 def test_json_and_the_file_as_it_is(fit, smollm2_path):
     done = fit(str(smollm2_path), "--bandwidth", "36", "--json")
-    assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["rows"][0]["precision"] == "file"
     assert report["rows"][0]["tokens_per_second"] == pytest.approx(373, rel=0.01)
     assert report["target"]["bandwidth_source"] == "given"
 
 
-def test_what_was_measured_is_remembered(fit, tmp_path, monkeypatch):
+def test_what_was_measured_is_remembered(fit, monkeypatch):
     def measure(**options):
         return measure_roofline(seconds=0.0, working_set_bytes=3 << 20)
 
     assert "--measure finds it out" in fit("7B").stdout
     monkeypatch.setattr("lpx.bench.roofline.measure_roofline", measure)
-    path = str(tmp_path / "ledger.sqlite")
-    done = CliRunner().invoke(app, ["fit", "7B", "--measure", "--ledger", path], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert "(measured now)" in done.stdout
+    assert "(measured now)" in fit("7B", "--measure").stdout
     assert "(run 1 of the ledger)" in fit("7B").stdout
 
 
 def test_cards_are_listed(fit):
     done = fit("--gpus")
-    assert done.returncode == 0, done.stderr
     assert "RTX 4060 Laptop" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert any(gpu["name"] == "H200" for gpu in json.loads(fit("--gpus", "--json").stdout))

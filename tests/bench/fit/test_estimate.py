@@ -67,8 +67,8 @@ import sys
 from lpx.engine.engine import Engine
 from lpx.engine.sampling_params import SamplingParams
 from lpx.options import EngineOptions
-engine = Engine.load(EngineOptions(model=sys.argv[1], max_model_len=1024, max_num_seqs=1, threads=2))
-engine.add_request([7] * 960, SamplingParams(max_tokens=63, ignore_eos=True, temperature=0.0))
+engine = Engine.load(EngineOptions(model=sys.argv[1], max_model_len=512, max_num_seqs=1, threads=2))
+engine.add_request([7] * 470, SamplingParams(max_tokens=41, ignore_eos=True, temperature=0.0))
 while engine.has_work:
     engine.step()
 print([int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmRSS")][0])
@@ -76,7 +76,7 @@ print([int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line
 
 
 def test_a_process_holds_what_was_estimated(smollm2_path, machine):
-    row = row_of(estimate(smollm2_path, machine, 1024), "file")
+    row = row_of(estimate(smollm2_path, machine, 512), "file")
     done = subprocess.run(
         [sys.executable, "-c", _HELD, str(smollm2_path)], capture_output=True, text=True, check=True, timeout=120
     )
