@@ -118,6 +118,16 @@ def test_interrupted_tuning_goes_on_with_the_same_command(tune, machine, tmp_pat
     assert "Not finished" not in (tmp_path / "lpx.toml").read_text()
 
 
+def test_interrupted_before_the_first_step_it_goes_on_too(tune, machine, tmp_path):
+    machine.stop_after = 0
+    assert tune("--isa", "portable", "--budget-s", "100").exit_code == 130
+    assert (tmp_path / "lpx.toml").exists()
+    machine.stop_after = None
+    done = tune("--isa", "portable", "--budget-s", "100")
+    assert done.exit_code == 0, done.output
+    assert "0 steps done" in done.stderr
+
+
 def test_restart_forgets_what_was_known(tune, machine, tmp_path):
     machine.stop_after = 20
     assert tune("--budget-s", "100").exit_code == 130

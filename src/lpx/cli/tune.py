@@ -113,6 +113,8 @@ def tune(
     _write(outcome, goal, carried, output)
     if outcome.finished:
         kept_at.unlink(missing_ok=True)
+    else:
+        save(state)  # even if no step was done: it says whose profile this is
     if json_output:
         print(json.dumps(_as_json(outcome, goal, output), ensure_ascii=False, indent=2))
     else:

@@ -129,7 +129,6 @@ def _settled(found: Comparison, slo: Slo) -> bool:
 
 def warm_up(engine: Engine, workload: Workload) -> Round:
     """A short round that does not count: pages are touched, and drafting learns what rows cost."""
-    short = Workload(min(2, workload.prompts), min(32, workload.max_tokens), workload.concurrency, 2)
-    if workload.concurrency > 1:
-        short = Workload(workload.prompts, 16, workload.concurrency, workload.concurrency)
+    prompts, concurrency = min(2, workload.prompts), min(4, workload.concurrency)
+    short = Workload(prompts, min(32, workload.max_tokens), concurrency, max(prompts, concurrency))
     return run_round(engine, encode_prompts(engine, short), short)

@@ -236,7 +236,7 @@ class Tuner:
 
     def _check(self) -> None:
         """Several gains that were each significant might still be none together: compare with the start once more."""
-        if not self._state.values or any(step.option == CHECK for step in self._steps):
+        if not self._state.values:
             return
         assert self._engine is not None
         assert self._workload is not None
