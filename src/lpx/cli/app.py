@@ -10,7 +10,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from lpx.cli import EXIT_INTERRUPTED, bench, chat, models, run, serve
+from lpx.cli import EXIT_INTERRUPTED, bench, chat, fit, models, run, serve, tune
+from lpx.cli.late_failures import exit_code_after_success
 from lpx.errors import LpxError
 
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -23,6 +24,8 @@ class _Commands(TyperGroup):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
+            if late := exit_code_after_success():
+                raise typer.Exit(late)
             return result
         except LpxError as error:
             if os.environ.get("LPX_DEBUG", "0") not in ("", "0"):
@@ -56,6 +59,8 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
+app.command("fit")(fit.fit)
+app.command("tune")(tune.tune)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 
