@@ -74,6 +74,8 @@ def _print_run(run: Run) -> None:
         _print_section("errors", measured.errors.items())
     _print_section("settings", _flat(measured.settings))
     environment = run.environment.to_json()
+    for name in ("memory_bytes", "memory_limit_bytes"):
+        environment[name] = figure_text(name, environment[name]) if environment[name] is not None else None
     environment["packages"] = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
     _print_section("environment", (*environment.items(), ("id", run.environment_sha256[:12])))
 
