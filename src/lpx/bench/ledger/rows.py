@@ -51,7 +51,8 @@ def insert_run(db: sqlite3.Connection, measurement: Measurement, environment_id:
     assert run_id is not None
     db.executemany(
         "INSERT INTO figures VALUES (?, ?, ?)",
-        [(run_id, name, None if math.isnan(value) else float(value)) for name, value in measurement.figures.items()],
+        # SQLite keeps what is not a number as NULL.
+        [(run_id, name, float(value)) for name, value in measurement.figures.items()],
     )
     db.executemany(
         "INSERT INTO samples VALUES (?, ?, ?)",

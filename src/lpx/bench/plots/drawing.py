@@ -1,7 +1,6 @@
 """Pictures of one figure: over time, and over the batch size.
 
-Names of models come from anywhere, so no text is read as mathematics (`$`), and none is left out of a legend for
-beginning with an underscore.
+Names of models come from anywhere, so no text is read as mathematics (`$`).
 """
 
 from __future__ import annotations
@@ -134,14 +133,12 @@ def draw_over_batch_size(canvas: FigureBase, runs: Sequence[Run], figure: str, t
 
 
 def finish(canvas: FigureBase, axes: Axes, title: str, lines: Sequence[Artist], labels: Sequence[str]) -> None:
-    """Title, and a legend below, whatever the labels look like."""
+    """Title, and a legend below."""
     axes.set_title(title)
     if not lines:
         return
-    # A legend leaves out labels that begin with an underscore, so they are set afterwards.
-    legend = canvas.legend(lines, ["x" * len(label) for label in labels], loc="outside lower left", fontsize=9)
-    for text, label in zip(legend.get_texts(), labels, strict=True):
-        text.set_text(shortened(label, _LONGEST_LABEL))
+    shown = [shortened(label, _LONGEST_LABEL) for label in labels]
+    canvas.legend(lines, shown, loc="outside lower left", fontsize=9)
 
 
 def shortened(text: str, most: int) -> str:
