@@ -110,11 +110,12 @@ def _value_text(value: object) -> str:
 
 
 def _samples_text(name: str, series: tuple[float, ...]) -> str:
+    import math
     import statistics
 
     from lpx.bench.headline import figure_text
 
-    finite = [value for value in series if value == value]
+    finite = [value for value in series if not math.isnan(value)]
     if not finite:
         return f"{len(series)} without a number"
     return f"{figure_text(name, min(finite), statistics.median(finite), max(finite))}, of {len(series)}"
