@@ -6,11 +6,13 @@ import json
 from datetime import datetime, timezone
 
 import pytest
+from typer.testing import CliRunner
 
 from lpx.bench.gate.pieces import DECODE, Piece, samples_of
 from lpx.bench.ledger import Ledger
 from lpx.bench.measurement import Measurement, Subject
 from lpx.bench.weather import Look
+from lpx.cli.app import app
 
 GATE = ("bench", "gate", "--most-others", "100", "--seconds", "1")
 
@@ -23,6 +25,11 @@ def engine(base_model):
 @pytest.fixture
 def ledger(tmp_path):
     return tmp_path / "台账.sqlite"
+
+
+def in_process(*arguments):
+    """The command line without a process of its own, for what ends before anything is measured."""
+    return CliRunner().invoke(app, arguments)
 
 
 def record_baseline(ledger, engine, tokens_per_second):
@@ -78,17 +85,17 @@ def test_a_build_that_is_a_hundred_times_slower_fails(lpx, engine, ledger, tmp_p
         (("--baseline", "main", "--output", "/no/folder/file.md"), "no folder"),
     ],
 )
-def test_whatever_keeps_it_from_judging_ends_with_2(lpx, engine, ledger, arguments, said):
+def test_whatever_keeps_it_from_judging_ends_with_2(engine, ledger, arguments, said):
     record_baseline(ledger, engine, 100.0)
-    done = lpx(*GATE, "--ledger", str(ledger), *arguments)
-    assert done.returncode == 2
+    done = in_process(*GATE, "--ledger", str(ledger), *arguments)
+    assert done.exit_code == 2
     assert said in done.stderr
 
 
-def test_a_model_that_is_gone_ends_with_2(lpx, engine, ledger):
+def test_a_model_that_is_gone_ends_with_2(engine, ledger):
     record_baseline(ledger, {**engine, "model": "/gone/模型.gguf"}, 100.0)
-    done = lpx(*GATE, "--baseline", "main", "--ledger", str(ledger))
-    assert done.returncode == 2
+    done = in_process(*GATE, "--baseline", "main", "--ledger", str(ledger))
+    assert done.exit_code == 2
     assert "/gone/模型.gguf" in done.stderr
 
 
@@ -96,18 +103,19 @@ def test_baselines_are_set_listed_shown_and_removed(lpx, base_model, ledger):
     made = lpx(
         *("bench", "baseline", "set", "主线", "-m", str(base_model), "--input-len", "8", "--output-len", "16"),
         *("--seconds", "1", "--most-others", "100", "--ledger", str(ledger), "--kv-cache-memory", "1M"),
+        LPX_MAX_MODEL_LEN="64",
     )
     assert made.returncode == 0, made.stderr
     assert "lpx bench gate --baseline 主线" in made.stdout
-    listed = json.loads(lpx("bench", "baseline", "list", "--json", "--ledger", str(ledger)).stdout)
+    listed = json.loads(in_process("bench", "baseline", "list", "--json", "--ledger", str(ledger)).stdout)
     assert [entry["name"] for entry in listed] == ["主线"]
-    shown = lpx("bench", "baseline", "show", "主线", "--ledger", str(ledger)).stdout
+    shown = in_process("bench", "baseline", "show", "主线", "--ledger", str(ledger)).stdout
     assert "4 sessions" in shown
     assert "decode" in shown
-    again = lpx("bench", "baseline", "set", "zwei", "last", "--ledger", str(ledger))  # measured for a gate already
-    assert again.returncode == 0, again.stderr
-    assert lpx("bench", "baseline", "rm", "主线", "--ledger", str(ledger)).returncode == 0
-    assert lpx("bench", "baseline", "rm", "主线", "--ledger", str(ledger)).returncode != 0
+    again = in_process("bench", "baseline", "set", "zwei", "last", "--ledger", str(ledger))
+    assert again.exit_code == 0, again.stderr  # it was measured for a gate already
+    assert in_process("bench", "baseline", "rm", "主线", "--ledger", str(ledger)).exit_code == 0
+    assert in_process("bench", "baseline", "rm", "主线", "--ledger", str(ledger)).exit_code != 0
     assert Ledger(ledger).baselines() == {"zwei": 1}
 
 
@@ -141,9 +149,9 @@ def test_compare_shows_ratios_and_that_texts_agree(lpx, base_model, ledger, tmp_
         (("http://127.0.0.1:9", "lpx:model=/no/model.gguf"), "no server answers"),
     ],
 )
-def test_compare_refuses_with_a_way_out(lpx, arguments, said):
-    done = lpx("bench", "compare", *arguments, "--no-ledger")
-    assert done.returncode in (1, 2)
+def test_compare_refuses_with_a_way_out(arguments, said):
+    done = in_process("bench", "compare", *arguments, "--no-ledger")
+    assert done.exit_code in (1, 2)
     assert said in done.stderr
 
 
