@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Protocol
 
-from lpx.bench.gate.adjusted import Comparison
+from lpx.bench.gate.adjusted import TRIM, Comparison
 from lpx.bench.gate.conditions import is_speed
 from lpx.bench.gate.pieces import DECODE, PHASES, PREFILL, phase_of
 from lpx.bench.gate.sessions import EngineWorkload, StreamEngine, changed_settings, open_stream_engine
@@ -191,7 +191,7 @@ def compare_pairs(pairs: Sequence[Pair], figure: str, confidence: float) -> Comp
     logs = [median(pair.log_ratio(figure) for pair in session) for session in sessions.values()]
     held = [pair for session in sessions.values() for pair in session]
     return Comparison(
-        ratio=trimmed_interval(logs, confidence).scaled(math.exp),
+        ratio=trimmed_interval(logs, confidence, TRIM).scaled(math.exp),
         before=median(pair.theirs[figure] for pair in held),
         after=median(pair.ours[figure] for pair in held),
         sessions=(len(sessions), len(sessions)),

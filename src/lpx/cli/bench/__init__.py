@@ -11,6 +11,7 @@ from lpx.cli.bench.export import export
 from lpx.cli.bench.gate import gate
 from lpx.cli.bench.history import history
 from lpx.cli.bench.latency import latency
+from lpx.cli.bench.naive import naive
 from lpx.cli.bench.note import note
 from lpx.cli.bench.plot import plot
 from lpx.cli.bench.rm import rm
@@ -30,5 +31,6 @@ app.command("rm")(rm)
 app.command("plot")(plot)
 app.command("export")(export)
 app.command("compare")(compare)
+app.command("naive")(naive)
 app.command("gate")(gate)
 app.add_typer(baseline.app, name="baseline")
