@@ -12,7 +12,9 @@ from lpx.bench.load.answer import read_answer
 from lpx.bench.load.event_stream import read_events
 from lpx.bench.load.http_client import Exchange, RequestFailedError
 
-LINE = st.sampled_from(["data: a", "data:b", "data", "data: ", ": comment", "event: x", "id: 1", "retry: 5", "data: 你好"])
+LINE = st.sampled_from(
+    ["data: a", "data:b", "data", "data: ", ": comment", "event: x", "id: 1", "retry: 5", "data: 你好"]
+)
 EVENT = st.lists(LINE, min_size=1, max_size=3)
 END = st.sampled_from(["\n", "\r\n", "\r"])
 
@@ -64,15 +66,28 @@ def exchange_of(body: bytes, content_type: str = "text/event-stream", status: in
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            ["choices", "text", "delta", "message", "usage", "error", "token_ids", "content", "tool_calls", "function"]
-            + ["completion_tokens", "prompt_tokens_details", "finish_reason", "name", "arguments"]
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "choices",
+                    "text",
+                    "delta",
+                    "message",
+                    "usage",
+                    "error",
+                    "token_ids",
+                    "content",
+                    "tool_calls",
+                    "function",
+                ]
+                + ["completion_tokens", "prompt_tokens_details", "finish_reason", "name", "arguments"]
+            )
+            | st.text(max_size=3),
+            inner,
+            max_size=4,
         )
-        | st.text(max_size=3),
-        inner,
-        max_size=4,
     ),
     max_leaves=12,
 )
