@@ -177,7 +177,9 @@ class _Maker:
     async def warm_up(self, number: int) -> Prompt:
         """Random words, so that nothing of it is in a measured prompt."""
         length = min(self._input_len(self._rng("warm-up", number)) or 64, 2048)
-        text = await sized_text(draw_words(self._rng("warm-up words", number)), length, self._counter, special=self._special)
+        text = await sized_text(
+            draw_words(self._rng("warm-up words", number)), length, self._counter, special=self._special
+        )
         return Prompt(text.text, min(self._output_len(number), _WARMUP_TOKENS))
 
     async def fixed(self, number: int) -> Job:
