@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpx.cli.late_failures import report_failure
-from lpx.errors import ConfigError
+from lpx.errors import ConfigError, ModelNotFoundError
 
 if TYPE_CHECKING:
     from lpx.bench.ledger import Ledger
@@ -113,7 +113,7 @@ def _hash_if_possible(ledger: Ledger, model: Path) -> str | None:
     """None when the files cannot be read any more, and on an interrupt: the run is worth more than the hash."""
     try:
         return hash_with_progress(ledger, model)
-    except OSError as error:
+    except (OSError, ModelNotFoundError) as error:
         print(f"warning: the run is kept without the model's hash: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print("warning: the run is kept without the model's hash", file=sys.stderr)
