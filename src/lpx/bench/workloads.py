@@ -15,6 +15,7 @@ _MEASURES = {
     "roofline": ("lpx.bench.roofline", "measure_roofline_again"),
     "serve": ("lpx.bench.load", "measure_load_again"),
     "decode": ("lpx.bench.load", "measure_decode_again"),
+    "eval": ("lpx.bench.evaluation", "measure_evaluation_again"),
 }
 KINDS = tuple(_MEASURES)
 

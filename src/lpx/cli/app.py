@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from lpx.cli import EXIT_INTERRUPTED, bench, chat, models, run, serve
+from lpx.cli.eval import evaluate
 from lpx.cli.late_failures import exit_code_after_success
 from lpx.errors import LpxError
 
@@ -59,6 +60,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
+app.command("eval")(evaluate)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 

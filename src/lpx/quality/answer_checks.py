@@ -1,7 +1,7 @@
 """Simple checks of answers, as the review set names them: each gives None, or what is wrong.
 
-A check is an object with one key, its name; `all` takes several. They are meant to be passed by any answer that a person
-would accept, and to be explainable in one line.
+A check is an object with one key, its name; `all` takes several. They are meant to be passed by any answer that a
+person would accept, and to be explainable in one line.
 """
 
 from __future__ import annotations

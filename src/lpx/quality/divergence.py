@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from lpx.errors import ConfigError, MemoryLimitError
+from lpx.errors import ConfigError, InvalidRequestError, MemoryLimitError
 from lpx.options import EngineOptions
 from lpx.quality.intervals import mean_interval
 from lpx.quality.scored_model import ScoredModel
@@ -260,6 +260,8 @@ class _Tally:
     def perplexity(self, side: str) -> Perplexity:
         losses = self._losses[side]
         scored = [values[~np.isnan(values)] for values in losses]
+        if not any(map(len, scored)):
+            raise InvalidRequestError("the windows are too short to score a token", param="text")
         mean, low, high = mean_interval(_blocks(scored))
         names = dict.fromkeys(item.text for item in self._windows)
         by_text = {name: self._of_text(name, scored) for name in names}

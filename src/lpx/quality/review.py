@@ -115,7 +115,7 @@ def _spelled_out(content: Any) -> Any:
 def run_review(
     engine: Engine, items: Sequence[ReviewItem], progress: Callable[[int, int], None] | None = None
 ) -> ReviewReport:
-    """Greedy answers to all items, checked. `progress(done, total)`. Raises InvalidRequestError for an unknown check."""
+    """Greedy answers to all items, checked. Raises InvalidRequestError for an unknown check."""
     questions = [Question(item.messages, item.max_tokens) for item in items]
     told = None if progress is None else lambda done: progress(done, len(items))
     results = []

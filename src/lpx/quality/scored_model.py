@@ -59,6 +59,7 @@ class ScoredModel:
         self._opened = opened
         self._files = cast("ModelFiles", _FloatFiles(opened)) if dequantize else opened
         self._executor: CpuExecutor | None = None
+        self._info: ExecutorInfo | None = None
 
     def plan(self, available: int | None = None) -> MemoryPlan:
         """What `load` would take. Raises MemoryLimitError and ConfigError as `plan_memory` does."""
@@ -72,6 +73,7 @@ class ScoredModel:
 
         if self._executor is None:
             self._executor = CpuExecutor.load(self._files, self._runtime_options(), progress)
+            self._info = self._executor.info
 
     def unload(self) -> None:
         """Free the weights; `load` may be called again."""
@@ -85,8 +87,10 @@ class ScoredModel:
 
     @property
     def info(self) -> ExecutorInfo:
-        """What is really in use, of a loaded model."""
-        return self._cpu.info
+        """What is really in use, or was before the weights were freed. Raises RuntimeError before `load`."""
+        if self._info is None:
+            raise RuntimeError("the model's weights are not loaded")
+        return self._info
 
     def logits(self, token_ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Blocks of rows, float32 [rows, vocab], over all positions of one sequence of at most `window` ids."""

@@ -1,4 +1,4 @@
-"""Whether answers are stable: each prompt several times, which at temperature 0 must give the same text, without faults."""
+"""Whether answers are stable: each prompt several times, which at temperature 0 must give one text, without faults."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ _MOJIBAKE = re.compile(
     "[\u00c3\u00c2\u00e2\u00e4-\u00e9][\u0080-\u00bf\u2018-\u201e\u2020-\u2026\u20ac\u2122\u0152\u0153\u0160\u0161]{1,2}"
 )
 _BROKEN_GBK = ("锟斤拷", "烫烫烫", "屯屯屯")  # U+FFFD and unset memory, read as GBK
-_SCRIPTS = frozenset(
-    "ARABIC ARMENIAN BENGALI CJK CYRILLIC DEVANAGARI ETHIOPIC GEORGIAN GUJARATI GURMUKHI HANGUL HEBREW KANNADA KHMER "
-    "LAO MALAYALAM MYANMAR SINHALA TAMIL TELUGU THAI TIBETAN".split()
+_SCRIPTS = re.compile(
+    "ARABIC|ARMENIAN|BENGALI|CJK|CYRILLIC|DEVANAGARI|ETHIOPIC|GEORGIAN|GUJARATI|GURMUKHI|HANGUL|HEBREW|KANNADA|KHMER"
+    "|LAO|MALAYALAM|MYANMAR|SINHALA|TAMIL|TELUGU|THAI|TIBETAN"
 )
 
 
@@ -138,6 +138,6 @@ def _scripts(text: str) -> set[str]:
         if character > "\u036f" and character.isalpha():
             name = unicodedata.name(character, "").partition(" ")[0]
             name = "CJK" if name in ("HIRAGANA", "KATAKANA") else name
-            if name in _SCRIPTS:
+            if _SCRIPTS.fullmatch(name):
                 counts[name] = counts.get(name, 0) + 1
     return {name for name, count in counts.items() if count >= 2}
