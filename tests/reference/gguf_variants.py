@@ -1,4 +1,4 @@
-"""Variants of a real GGUF file, for tests of quality: what it may have been quantized from, other types, wrong scales."""
+"""Variants of a GGUF file, for tests of quality: what it may have been quantized from, other types, wrong scales."""
 
 import numpy as np
 

@@ -54,7 +54,7 @@ def evaluation_settings_from(values: Mapping[str, Any]) -> EvalSettings:
 def evaluation_measurement(
     settings: EvalSettings, evaluation: Evaluation, started: datetime, seconds: float
 ) -> Measurement:
-    """The figures of `evaluation`; perplexity first, which is its headline."""
+    """The figures of `evaluation`; perplexity, the headline, comes first."""
     from lpx import __version__
 
     in_use = evaluation.subject.in_use
@@ -90,7 +90,8 @@ def measure_evaluation_again(settings: Mapping[str, Any]) -> Measurement:
 def _figures(evaluation: Evaluation) -> dict[str, float]:
     figures: dict[str, float] = {}
     if evaluation.perplexity is not None:
-        figures["perplexity"] = evaluation.perplexity.ppl
+        # Weights that ran as F16 are not those of the configuration: their perplexity must not be taken for its own.
+        figures["float_weights_perplexity" if evaluation.dequantized else "perplexity"] = evaluation.perplexity.ppl
     if (divergence := evaluation.divergence) is not None:
         figures |= {
             "reference_perplexity": divergence.reference_ppl.ppl,

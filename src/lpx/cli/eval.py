@@ -30,8 +30,8 @@ def evaluate(
         typer.Option(
             "--reference",
             help="What to compare with: a model, such as the unquantized file, or key=value pairs (model, "
-            "quantization, kv_cache_dtype, isa, threads). Default: the same file with KV in f16 and nothing quantized at "
-            "load, where that is another configuration.",
+            "quantization, kv_cache_dtype, isa, threads). Default: the same file with KV in f16 and nothing "
+            "quantized at load, where that is another configuration.",
             metavar="MODEL|CONFIG",
             show_default=False,
         ),

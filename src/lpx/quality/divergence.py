@@ -204,9 +204,9 @@ def _rows_of(
     while rows > 0:
         reference, subject = next(pairs)
         rows -= len(reference)
+        if rows < 0:
+            raise ValueError("a block crosses the end of its window")
         yield reference, subject
-    if rows < 0:
-        raise ValueError("a block crosses the end of its window")
 
 
 class _Tally:

@@ -36,4 +36,4 @@ def share_interval(passed: int, tries: int) -> tuple[float, float]:
     z2 = _Z * _Z
     middle = (share + z2 / (2 * tries)) / (1 + z2 / tries)
     half = _Z / (1 + z2 / tries) * math.sqrt(share * (1 - share) / tries + z2 / (4 * tries * tries))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return (middle - half if passed else 0.0), (middle + half if passed < tries else 1.0)

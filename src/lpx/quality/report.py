@@ -19,7 +19,7 @@ def describe(in_use: InUse) -> str:
     """What really ran, as one line."""
     parts = [in_use.model, in_use.quantization, f"KV {in_use.kv_cache_dtype}"]
     if in_use.isa:
-        parts.append(f"{in_use.device} {in_use.isa}, {in_use.threads} threads")
+        parts.append(f"{in_use.device} {in_use.isa}, {in_use.threads} {'thread' if in_use.threads == 1 else 'threads'}")
     return " · ".join(part for part in parts if part)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from lpx.errors import ConfigError
 from lpx.options import EngineOptions
 from lpx.runtime.memory import FLOAT_TYPES
 
@@ -37,7 +38,7 @@ class ScoredModel:
         `window` is the longest sequence in tokens. With `dequantize`, quantized matrices run as F16: then activations
         stay floats, and nothing but what is asked about differs between two configurations of a file.
 
-        Raises what `lpx.model.files.open_model` raises.
+        Raises ConfigError for a window that is longer than the model's context, and what `open_model` raises.
         """
         from lpx.model.files import open_model, resolve_model
         from lpx.model.models_dir import models_dir
@@ -48,6 +49,11 @@ class ScoredModel:
         self.path = resolve_model(options.model, models_dir(options.models_dir))
         opened = open_model(self.path, max_model_len=window)
         try:
+            if window > opened.config.max_position:
+                raise ConfigError(
+                    f"a window of {window} tokens is more than the {opened.config.max_position} positions that "
+                    f"{self.path.name} was made for: take a smaller --window"
+                )
             self.tokenizer: Tokenizer = load_tokenizer(opened, pre_tokenizer=options.tokenizer_pre)
             opened.forget_tokenizer_source()
         except BaseException:

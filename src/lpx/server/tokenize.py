@@ -94,7 +94,9 @@ async def tokenizer_info(request: Request) -> Response:
     tokenizer = engine.tokenizer
     return json_response(
         {
-            **{name: tokenizer.special_texts.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")},
+            **{
+                name: tokenizer.special_texts.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
+            },
             "add_bos_token": tokenizer.add_bos,
             "bos_token_id": tokenizer.bos_id,
             "eos_token_ids": sorted(tokenizer.eos_ids),
