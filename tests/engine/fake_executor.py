@@ -76,6 +76,7 @@ class ByteTokenizer:
     vocab_size = 259
     bos_id = BOS
     eos_ids = frozenset({EOS})
+
     def __init__(self, add_bos: bool = False) -> None:
         self.add_bos = add_bos
         self.special_texts = {"bos_token": f"<{BOS}>", "eos_token": f"<{EOS}>"}

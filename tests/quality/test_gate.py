@@ -109,6 +109,14 @@ def test_bounds_that_cannot_be_judged_are_refused_before_the_work() -> None:
     check_bounds(parse_bounds(["ppl:20"]), alone)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"), [({"checks": ("colour",)}, "colour"), ({"checks": ()}, "no check"), ({"runs": 1}, "2")]
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        EvalSettings(EngineOptions("m"), **changes)
+
+
 def test_references() -> None:
     subject = EngineOptions("m.gguf", kv_cache_dtype="q8", quantization="q4", threads=2)
     assert parse_reference("big.gguf", subject) == EngineOptions("big.gguf", kv_cache_dtype="f16", threads=2)

@@ -63,6 +63,18 @@ def test_models_of_other_shapes_are_refused(tiny: TinyFiles, tmp_path) -> None:
         compare_weights(tiny.options(tiny.unquantized), tiny.options(other))
 
 
+def test_other_float_types_and_unused_biases_are_sound(tiny: TinyFiles, tmp_path) -> None:
+    config, weights = make_tiny("qwen2", 4)
+    weights["model.layers.0.self_attn.q_proj.bias"][:] = 0
+    plain, *others = (
+        write_hf_folder(tmp_path / dtype, config, weights, dtype=dtype) for dtype in ("F32", "F16", "BF16")
+    )
+    for other in others:
+        found = compare_weights(tiny.options(other), tiny.options(plain))
+        assert found.faulty == []
+        assert any(tensor.relative_error > 0 for tensor in found.tensors)
+
+
 def test_tensors_without_values_are_found() -> None:
     tensor = TensorSlope("layers.0.up", "Q8_0", 8.5, float("nan"), float("nan"), float("nan"))
     assert "not finite" in str(tensor.finding)

@@ -63,6 +63,13 @@ def test_spread_takes_windows_from_everywhere() -> None:
         spread(windows, 0)
 
 
+def test_windows_of_no_use_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="at least 8"):
+        make_windows(Numbers(), [Text("a", "x" * 80)], 7)
+    with pytest.raises(InvalidRequestError, match="a has 1 token"):
+        make_windows(Numbers(), [Text("a", "x")])
+
+
 def test_bundled_texts_hold_chinese_and_code() -> None:
     texts = {text.name: text.content for text in bundled_texts()}
     assert set(texts) == {"english", "chinese", "code"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from datetime import datetime, timezone
 from pathlib import Path
 from time import perf_counter
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpx.cli.bench.recording import LedgerOptions, print_run, record
+from lpx.cli.late_failures import report_failure
 from lpx.cli.option_groups import ModelOptions, spread_options
 
 if TYPE_CHECKING:
-    from lpx.quality.evaluation import EvalSettings, Evaluation
+    from lpx.quality.evaluation import Evaluation
     from lpx.quality.gate import Verdict
 
 
@@ -115,12 +117,10 @@ def evaluate(
     if report is not None:
         try:
             report.write_text(markdown(settings, found, verdicts, started), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"the report {report} cannot be written: {error.strerror}") from error
+        except OSError as error:  # what was measured is shown all the same
+            report_failure(f"the report {report} cannot be written: {error.strerror}", ConfigError.exit_code)
     if json_output:
-        print(
-            json.dumps(_as_json(settings, found, verdicts, run_id, evaluation_settings(settings)), ensure_ascii=False)
-        )
+        print(json.dumps(_as_json(found, verdicts, run_id, evaluation_settings(settings)), ensure_ascii=False))
     else:
         _print(found, verdicts)
         print_run(run_id)
@@ -129,18 +129,24 @@ def evaluate(
 
 
 def _as_json(
-    settings: EvalSettings,
-    found: Evaluation,
-    verdicts: list[Verdict],
-    run_id: int | None,
-    settings_json: dict[str, Any],
+    found: Evaluation, verdicts: list[Verdict], run_id: int | None, settings: dict[str, Any]
 ) -> dict[str, Any]:
+    evaluation: dict[str, Any] = _finite(dataclasses.asdict(found))
     return {
         "run_id": run_id,
-        "settings": settings_json,
-        "evaluation": dataclasses.asdict(found),
+        "settings": settings,
+        "evaluation": evaluation,
         "gate": [dataclasses.asdict(verdict) for verdict in verdicts],
     }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for them."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print(found: Evaluation, verdicts: list[Verdict]) -> None:

@@ -5,7 +5,7 @@ Prints nothing. What other packages call:
 - `compare_distributions(subject, reference, windows)` and `measure_perplexity(subject, windows)`; windows come from
   `make_windows(tokenizer, texts)`, or are those of the bundled texts;
 - `compare_weights(subject, reference)`;
-- `evaluate(settings)`, all checks at once, and `judge(evaluation, bounds)`, the gate.
+- `evaluation.evaluate(settings)`, all checks at once, and `gate.judge(evaluation, bounds)`.
 """
 
 from __future__ import annotations

@@ -18,13 +18,17 @@ from numpy.typing import NDArray
 
 from lpx.errors import ConfigError
 from lpx.options import EngineOptions
+from lpx.runtime.memory import FLOAT_TYPES, quantize_bits
 
 if TYPE_CHECKING:
     from lpx.model.config import WeightTensor
     from lpx.quality.divergence import Progress
 
 SLOPE_TOLERANCE = 0.005
-_ERRORS_OF_HALF_A_BIT = 5.0  # a relative error beyond this many times 2**-bits is damage: sound types stay below 2
+# A relative error beyond this is damage: so many times 2**-bits (blocks of GGML's types stay below 3, whatever is in
+# them), and for float types, whose bits are no such measure, a flat one.
+_MOST_ERROR = 5.0
+_MOST_FLOAT_ERROR = 0.01
 _CHUNK = 1 << 20  # values that are decoded at once
 
 
@@ -50,13 +54,13 @@ class TensorSlope:
     def finding(self) -> str | None:
         """What is wrong with it, or None."""
         if not np.isfinite(self.forward) or not np.isfinite(self.backward):
-            return "holds values that are not finite, or only zeros: the file is damaged, make it again"
+            return "it holds values that are not finite, or only zeros: the file is damaged, make it again"
         if abs(self.off_by) > SLOPE_TOLERANCE:
             return (
                 f"its weights are {self.off_by:+.1%} off in size (slopes {self.forward:.4f} and {self.backward:.4f}): "
                 "scales are wrong, quantize it again"
             )
-        if self.relative_error > _ERRORS_OF_HALF_A_BIT * 2.0**-self.bits:
+        if self.relative_error > (_MOST_FLOAT_ERROR if self.type in FLOAT_TYPES else _MOST_ERROR * 2.0**-self.bits):
             return (
                 f"its relative error is {self.relative_error:.1%}, too much for {self.bits:.1f} bits a weight: "
                 "the tensor is damaged or from another model"
@@ -115,6 +119,8 @@ def _slope(
         ww += float(np.vdot(w, w))
         wq += float(np.vdot(w, q))
         qq += float(np.vdot(q, q))
+    if ww == qq == 0:  # a bias that is not used
+        return TensorSlope(subject.name, kind, bits, 1.0, 1.0, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         forward, backward = float(np.divide(wq, ww)), float(np.divide(qq, wq))
         error = float(np.sqrt(max(0.0, ww - 2 * wq + qq) / np.float64(ww)))
@@ -123,8 +129,6 @@ def _slope(
 
 def _stored_as(weight: WeightTensor, quantization: str | None) -> tuple[str, float]:
     """The type in which the tensor runs, and its bits a weight."""
-    from lpx.runtime.memory import quantize_bits
-
     if len(weight.shape) == 2 and (bits := quantize_bits(weight.name, weight.type, quantization)):
         return f"q{bits}", float(bits)
     return weight.type, 8 * weight.data.nbytes / float(np.prod(weight.shape))
@@ -133,7 +137,6 @@ def _stored_as(weight: WeightTensor, quantization: str | None) -> tuple[str, flo
 def _rows(weight: WeightTensor, quantization: str | None) -> Iterator[NDArray[np.float64]]:
     """The tensor's values in the order of the decoder, some rows at a time."""
     from lpx import _native
-    from lpx.runtime.memory import quantize_bits
 
     if len(weight.shape) == 1:
         yield weight.data.view(np.float32).astype(np.float64)
