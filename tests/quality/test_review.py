@@ -82,6 +82,12 @@ def test_broken_review_sets_are_named_with_their_line(tmp_path, line: str, said:
     assert str(path) in str(caught.value)
 
 
+def test_empty_review_sets_are_refused(tmp_path) -> None:
+    (tmp_path / "set.jsonl").write_text("\n\n")
+    with pytest.raises(InvalidRequestError, match="is empty"):
+        read_review(tmp_path / "set.jsonl")
+
+
 def test_intervals_of_shares_are_wilsons() -> None:
     # Worked by hand from the formula, z = 1.96: 8 of 10 gives 0.4902 to 0.9433.
     low, high = share_interval(8, 10)

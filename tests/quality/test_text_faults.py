@@ -47,6 +47,7 @@ def test_sound_text_is_not(text: str) -> None:
 
 def test_what_the_prompt_has_is_not_held_against_the_answer() -> None:
     assert find_garbled("You wrote Ã©.", "What is Ã©?") is None
+    assert find_garbled("You wrote \ufffd.", "What is \ufffd?") is None
     assert find_garbled("шалом שלום ครับ", "привет? שלום? สวัสดี") is None
 
 
