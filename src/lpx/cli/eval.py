@@ -150,7 +150,7 @@ def _finite(value: Any) -> Any:
 
 
 def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
-    from lpx.cli.tables import count_of
+    from lpx.cli.tables import count_of, plain_text
     from lpx.quality import report
 
     print(f"subject    {report.describe(found.subject.in_use)}")
@@ -169,8 +169,8 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
         )
     if found.weights is not None:
         print(f"\nweights: {report.weights_summary(found)}")
-        if rows := report.weight_rows(found):
-            _table(("tensor", "type", "finding"), rows, shrinking=("finding",))
+        for name, kind, finding in report.weight_rows(found):
+            print(f"  {plain_text(name)} {kind}: {finding}" if finding else f"  {name}")
     if (stability := found.subject.stability) is not None:
         print(
             f"\nstability: {count_of(stability.prompts, 'prompt')}, {stability.runs} runs each, "
@@ -188,8 +188,9 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
             _table(("item", "change", "reason"), changed, shrinking=("reason",))
     if verdicts:
         print("\ngate")
-        rows = [(verdict.bound, verdict.outcome, verdict.said) for verdict in verdicts]
-        _table(("bound", "verdict", "what was found"), rows, shrinking=("what was found",))
+        width = max(len(verdict.bound) for verdict in verdicts)
+        for verdict in verdicts:
+            print(f"  {verdict.outcome:<7}  {verdict.bound:<{width}}  {plain_text(verdict.said)}")
 
 
 def _table(
@@ -203,4 +204,7 @@ def _table(
     table = open_table(*columns, right=right, shrinking=shrinking)
     for row in rows:
         add_row(table, *row)
+    for column in table.columns:
+        if column.header in shrinking:  # a narrow terminal breaks these into lines, and cuts no others
+            column.no_wrap, column.overflow = False, "fold"
     print_table(table)
