@@ -16,6 +16,7 @@ _MEASURES = {
     "serve": ("lpx.bench.load", "measure_load_again"),
     "tune": ("lpx.bench.tune.measurement", "measure_tune_again"),
     "decode": ("lpx.bench.load", "measure_decode_again"),
+    "eval": ("lpx.bench.evaluation", "measure_evaluation_again"),
 }
 KINDS = tuple(_MEASURES)
 

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from lpx.cli import EXIT_INTERRUPTED, bench, chat, fit, models, run, serve, tune
+from lpx.cli.eval import evaluate
 from lpx.cli.late_failures import exit_code_after_success
 from lpx.errors import LpxError
 
@@ -61,6 +62,7 @@ app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
 app.command("fit")(fit.fit)
 app.command("tune")(tune.tune)
+app.command("eval")(evaluate)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 

@@ -67,6 +67,7 @@ ROUTES: dict[str, Literal["public", "inference"]] = {
     "/v1/embeddings": "inference",
     "/tokenize": "inference",
     "/detokenize": "inference",
+    "/tokenizer_info": "inference",
     "/v1/models": "inference",
     "/v1/models/{name:path}": "inference",
 }
@@ -74,7 +75,7 @@ _ENDPOINTS = (
     "GET / (the console), GET /health, GET /health/live, GET /health/ready, GET /version, GET /metrics, "
     "GET /openapi.json, GET /v1/models, POST /generate, POST /v1/completions, POST /v1/chat/completions, "
     "POST /v1/responses, POST /v1/messages, POST /v1/messages/count_tokens, POST /v1/embeddings, POST /tokenize, "
-    "POST /detokenize, WebSocket /v1/stream"
+    "POST /detokenize, GET /tokenizer_info, WebSocket /v1/stream"
 )
 
 
