@@ -20,7 +20,7 @@ def check(machine: Machine) -> Iterator[Finding]:
 
 
 def native_isas() -> tuple[list[str], str]:
-    """Kernel sets that the native module offers here, best last, and why there are none."""
+    """Kernel sets that the native module offers here, best first, and why there are none."""
     try:
         from lpx import _native
 
@@ -49,7 +49,7 @@ def native(asked: str | None, isas: Sequence[str], problem: str) -> Finding:
             "install LPX again with this Python: pip install --force-reinstall --no-deps .",
             "LPX-E081",
         )
-    best = isas[-1]
+    best = isas[0]
     if asked is not None and asked not in isas:
         return finding(
             Status.ERROR,

@@ -1,7 +1,7 @@
 """What checks may ask of a machine: commands with a time limit, files, disks. Tests give captured texts instead.
 
-Nothing here raises for what the machine says: a command that is missing, hangs or fails is an `Output` that says so, and a
-file that cannot be read is None.
+Nothing here raises for what the machine says: a command that is missing, hangs or fails is an `Output` that says so,
+and a file that cannot be read is None.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ _TABLE = (
         "gpu-lost",
         r"GPU is lost|has fallen off the bus|Xid.{0,40}: 79\b",
         "a card is lost: power, heat, the PCIe link or the hardware itself",
-        "restart the machine; if it comes again, look at power supply, temperature and seat of the card (dmesg | grep Xid)",
+        "restart the machine; if it comes again, look at power, heat and seat of the card (dmesg | grep Xid)",
         "LPX-E062",
     ),
     _known(
@@ -127,7 +127,7 @@ _TABLE = (
     _known(
         "unknown-runtime",
         r"unknown or invalid runtime name: \"?nvidia|Unknown runtime specified nvidia",
-        "Docker has no runtime called nvidia: the container toolkit is not configured, or Docker was not restarted since",
+        "Docker has no runtime called nvidia: the toolkit is not configured, or Docker was not restarted since",
         _CONFIGURE,
         "LPX-E066",
     ),
@@ -141,8 +141,8 @@ _TABLE = (
     _known(
         "no-gpu-driver",
         r"could not select device driver \"\" with capabilities: \[\[gpu",
-        "Docker knows no GPU driver: the container toolkit is missing, or Docker was not restarted after it was installed",
-        f"install nvidia-container-toolkit, then {_CONFIGURE}; with Docker from snap or Docker Desktop, use the system's "
+        "Docker knows no GPU driver: the toolkit is missing, or Docker was not restarted after it was installed",
+        f"install nvidia-container-toolkit, then {_CONFIGURE}; instead of Docker from snap or Docker Desktop, use "
         "Docker Engine",
         "LPX-E066",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lpx.doctor.finding import Finding, Status
@@ -107,7 +107,7 @@ def installed_requirements() -> list[Requirement] | None:
     return found
 
 
-def packages(requirements: Iterable[Requirement] | None) -> Finding:
+def packages(requirements: Sequence[Requirement] | None) -> Finding:
     def finding(status: Status, found: str, do: str = "") -> Finding:
         return Finding(
             check="python",
@@ -119,12 +119,11 @@ def packages(requirements: Iterable[Requirement] | None) -> Finding:
             do=do,
         )
 
-    if requirements is None:
+    if not requirements:
         return finding(Status.NOTE, "LPX runs from its source folder; its requirements are not recorded here")
-    found = list(requirements)
-    bad = [each for each in found if not each.fits]
+    bad = [each for each in requirements if not each.fits]
     if not bad:
-        return finding(Status.OK, f"all {len(found)} requirements fit")
+        return finding(Status.OK, f"all {len(requirements)} requirements fit")
     said = "; ".join(f"{each.name} {each.wanted} wanted, {each.installed or 'nothing'} installed" for each in bad)
     names = " ".join(f"'{each.name}{each.wanted}'" for each in bad)
     return finding(Status.ERROR, said, f"{sys.executable} -m pip install {names}")

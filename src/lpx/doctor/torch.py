@@ -1,4 +1,4 @@
-"""PyTorch, where it is installed: whether its CUDA and the driver and the card go together, tried with one tiny kernel."""
+"""PyTorch, where it is installed: whether its CUDA, the driver and the card go together, tried with one tiny kernel."""
 
 from __future__ import annotations
 
