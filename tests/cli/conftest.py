@@ -19,10 +19,16 @@ COMMAND = [sys.executable, "-m", "lpx"]
 
 
 @pytest.fixture
-def environment(smollm2_path: Path) -> dict[str, str]:
-    """An environment whose model folder holds SmolLM2 and in which no other LPX variable is set."""
+def environment(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment whose model folder holds SmolLM2, with a ledger of its own and no other LPX variable."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LPX_")}
-    return {**kept, "LPX_MODELS_DIR": str(smollm2_path.parent.parent), "LPX_MAX_MODEL_LEN": "1024", "LPX_THREADS": "1"}
+    return {
+        **kept,
+        "LPX_MODELS_DIR": str(smollm2_path.parent.parent),
+        "LPX_MAX_MODEL_LEN": "1024",
+        "LPX_THREADS": "1",
+        "LPX_LEDGER": str(tmp_path_factory.mktemp("ledger") / "ledger.sqlite"),
+    }
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from lpx.cli import EXIT_INTERRUPTED, bench, chat, models, run, serve
+from lpx.cli.late_failures import exit_code_after_success
 from lpx.errors import LpxError
 
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -23,6 +24,8 @@ class _Commands(TyperGroup):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
+            if late := exit_code_after_success():
+                raise typer.Exit(late)
             return result
         except LpxError as error:
             if os.environ.get("LPX_DEBUG", "0") not in ("", "0"):

@@ -1,0 +1,109 @@
+"""This end of an engine in a process of its own: start it, ask it, end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lpx.errors import ConfigError, LpxError
+
+_LAST_LINES = 5
+_PATIENCE_S = 10.0  # for a process that has been told to end
+
+
+class SideError(LpxError):
+    """A side of a comparison failed or ended; the message says which and why."""
+
+
+class EngineWorker:
+    """A loaded engine that sleeps until it is asked; a context manager.
+
+    `settings` as of `lpx.bench.engine_settings`; `python` is the interpreter of another installation of LPX. Raises
+    ConfigError for options that cannot be honoured, and SideError when the process fails.
+    """
+
+    def __init__(self, name: str, settings: Mapping[str, Any], python: str | None = None) -> None:
+        self.name = name
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115: closed in close
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("LPX_")}
+        for kept in ("LPX_DEBUG",):
+            if kept in os.environ:
+                environment[kept] = os.environ[kept]
+        if python is None:  # this very LPX, wherever it was imported from
+            root = str(Path(__file__).resolve().parents[3])
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        else:
+            environment.pop("PYTHONPATH", None)
+        try:
+            self._process = subprocess.Popen(
+                [python or sys.executable, "-m", "lpx.bench.sides.engine_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the command, which then ends its workers
+            )
+        except OSError as error:
+            self._said.close()
+            raise ConfigError(f"{name}: {python!r} cannot be started: {error.strerror}") from None
+        try:
+            loaded = self.ask("load", settings=dict(settings))
+        except BaseException:
+            self.close()
+            raise
+        self.info: dict[str, Any] = loaded["info"]
+        self.version: str = loaded["version"]
+        self.load_seconds: float = loaded["seconds"]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
+        """The reply to one command."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"op": op, **arguments}).encode() + b"\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = b""
+        if not line.endswith(b"\n"):
+            raise SideError(f"{self.name}: its process ended with exit code {self._process.wait()}{self._last_words()}")
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise (ConfigError if reply["config"] else SideError)(f"{self.name}: {reply['error']}")
+        return reply
+
+    def close(self) -> None:
+        """End the process and wait for it; safe to call twice."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None and not pipe.closed:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    pass
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:  # in the middle of a long step
+            self._process.kill()
+            self._process.wait()
+        self._said.close()
+
+    def __enter__(self) -> EngineWorker:
+        return self
+
+    def __exit__(self, *ending: object) -> None:
+        self.close()
+
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        return ": " + " | ".join(lines) if lines else ""
