@@ -170,12 +170,18 @@ def compare_snapshots(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) == new.get(name):
             continue
+        if name.endswith(".file_bytes") and old.get(_hash_name(name)) != new.get(_hash_name(name)):
+            continue  # the hash says it already
         # Packages that matter stand in the environment, too: said once.
         if name.startswith("packages.") and f"environment.{name}" in old.keys() | new.keys():
             continue
         importance, meaning = _importance(name)
         changes.append(Change(name, old.get(name), new.get(name), importance, meaning))
     return sorted(changes, key=lambda change: (change.importance, change.name))
+
+
+def _hash_name(name: str) -> str:
+    return name.removesuffix("file_bytes") + "sha256"
 
 
 def _compared(snapshot: Mapping[str, Any]) -> dict[str, Any]:
