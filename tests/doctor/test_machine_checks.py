@@ -12,14 +12,15 @@ import pytest
 
 from lpx.doctor.checks import CHECKS, run_checks
 from lpx.doctor.finding import Finding, Status, exit_code
+from lpx.doctor.installation import command, extras, native
 from lpx.doctor.leftovers import ServerProcess, installations, lpx_servers, processes, unfinished_pulls
 from lpx.doctor.machine import DiskSpace, Interpreter, Machine, Output, run_command
-from lpx.doctor.python import Requirement, environment, packages, version
+from lpx.doctor.python import environment, packages, version
+from lpx.doctor.requirements import Requirement
 from lpx.doctor.sockets import is_lpx_server
 from lpx.errors import ConfigError
 from tests.doctor.captured import Captured
 from tests.server.live_server import eventually
-
 
 # Takes a free port, tells which, and keeps it until its input ends.
 LISTEN = """
@@ -274,6 +275,27 @@ class TestPython:
         assert "typer <0.29,>=0.15 wanted, 0.30 installed; jinja2 >=3 wanted, nothing installed" in finding.found
         assert "pip install 'typer<0.29,>=0.15' 'jinja2>=3'" in finding.do
         assert packages([fine]).status is Status.OK
+
+
+class TestInstallation:
+    def test_kernel_sets(self) -> None:
+        assert native(None, ["avx2", "portable"], "").status is Status.OK
+        assert native("portable", ["avx2", "portable"], "").status is Status.WARNING
+        assert native(None, ["portable"], "").page == "LPX-E050"
+        assert native("mmx", ["avx2", "portable"], "").status is Status.ERROR
+        missing = native(None, [], "No module named 'lpx._native'")
+        assert (missing.status, missing.page) == (Status.ERROR, "LPX-E081")
+        assert "No module named" in missing.found
+
+    def test_other_lpx_that_comes_first_on_the_path(self) -> None:
+        assert command("/opt/old/bin/lpx", "/venv/bin/python").status is Status.WARNING
+        assert command("/venv/bin/lpx", "/venv/bin/python").status is Status.OK
+        assert command(None, "/venv/bin/python").status is Status.NOTE
+
+    def test_extras(self) -> None:
+        (finding,) = extras({"gpu": True, "plot": False})
+        assert finding.found == "gpu; not installed: plot"
+        assert list(extras({})) == []
 
 
 class TestLeftovers:

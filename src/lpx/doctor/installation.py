@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from lpx.doctor import requirements
 from lpx.doctor.finding import Finding, Status
 from lpx.doctor.machine import Machine
-
-# Extras of the package, and a module of each.
-_EXTRAS = {"gpu": "pynvml", "cuda": "torch", "plot": "matplotlib"}
 
 
 def check(machine: Machine) -> Iterator[Finding]:
     yield native(machine.environment.get("LPX_ISA") or None, *native_isas())
     yield command(machine.which("lpx"), machine.interpreter.executable)
-    yield extras([name for name, module in _EXTRAS.items() if importlib.util.find_spec(module) is not None])
+    yield from extras({name: _is_there(name) for name in requirements.extras()})
 
 
 def native_isas() -> tuple[list[str], str]:
@@ -107,13 +104,21 @@ def command(on_path: str | None, python: str) -> Finding:
     )
 
 
-def extras(present: Sequence[str]) -> Finding:
-    absent = [name for name in _EXTRAS if name not in present]
-    return Finding(
+def _is_there(extra: str) -> bool:
+    return all(each.fits for each in requirements.installed_requirements(extra) or ())
+
+
+def extras(there: Mapping[str, bool]) -> Iterator[Finding]:
+    """`there` says of each extra whether all of its packages are installed."""
+    if not there:
+        return
+    present = [name for name, installed in there.items() if installed]
+    absent = [name for name, installed in there.items() if not installed]
+    yield Finding(
         check="lpx",
         title="extras",
         status=Status.OK,
         found=(", ".join(present) or "none") + (f"; not installed: {', '.join(absent)}" if absent else ""),
         wanted="those that you use",
-        why="plots and GPUs need more packages: pip install 'lpx[gpu,plot]'",
+        why="some commands need more packages: pip install 'lpx[NAME]'",
     )

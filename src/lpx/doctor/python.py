@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from lpx.doctor.finding import Finding, Status
 from lpx.doctor.machine import Interpreter, Machine
+from lpx.doctor.requirements import Requirement, installed_requirements
 
 OLDEST, NEWEST_TESTED = (3, 10), (3, 13)
 
@@ -68,43 +68,6 @@ def environment(machine: Machine) -> Finding:
         f"the system's Python, {python.executable}",
         "python3 -m venv .venv && .venv/bin/pip install lpx",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """What LPX asks for, and what is there; `installed` is None when it is absent."""
-
-    name: str
-    wanted: str
-    installed: str | None
-    fits: bool
-
-
-def installed_requirements() -> list[Requirement] | None:
-    """LPX's own requirements in this environment; None when they cannot be read."""
-    from importlib import metadata
-
-    try:
-        from packaging.requirements import Requirement as Parsed
-    except ImportError:  # comes with the Hugging Face libraries; without it there is nothing to compare with
-        return None
-    try:
-        texts = metadata.requires("lpx") or []
-    except metadata.PackageNotFoundError:
-        return None
-    found = []
-    for text in texts:
-        parsed = Parsed(text)
-        if parsed.marker is not None and not parsed.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            installed = metadata.version(parsed.name)
-        except metadata.PackageNotFoundError:
-            found.append(Requirement(parsed.name, str(parsed.specifier), None, False))
-            continue
-        fits = parsed.specifier.contains(installed, prereleases=True)
-        found.append(Requirement(parsed.name, str(parsed.specifier), installed, fits))
-    return found
 
 
 def packages(requirements: Sequence[Requirement] | None) -> Finding:

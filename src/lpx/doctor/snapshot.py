@@ -69,9 +69,10 @@ def installed_packages() -> dict[str, str]:
 
     found: dict[str, str] = {}
     for each in metadata.distributions():
-        name = each.metadata["Name"] if each.metadata else None
-        if name:
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), each.version)
+        described = each.metadata  # parsed at each access
+        if described and described["Name"]:
+            name = re.sub(r"[-_.]+", "-", described["Name"]).lower()
+            found.setdefault(name, described["Version"] or "?")
     return dict(sorted(found.items()))
 
 
