@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -86,12 +88,9 @@ def _read(path: Path) -> str | None:
 def _profile_values(text: str) -> dict[str, Any]:
     """The values of a TOML file, without secrets; empty where this Python has no reader for it."""
     try:
-        import tomllib  # from 3.11 on
-    except ImportError:
-        return {}
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+        values = reader.loads(text)
+    except (ImportError, ValueError):
         return {}
     plain = json.loads(json.dumps(values, default=str))
     return {"values": {name: "set" if _SECRET.search(name) else value for name, value in flatten(plain).items()}}
