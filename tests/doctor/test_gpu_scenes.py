@@ -156,6 +156,11 @@ def test_card_without_driver(tmp_path: Path) -> None:
     assert nouveau.fixes
 
 
+def test_tools_without_a_card_are_no_error(tmp_path: Path) -> None:
+    found = diagnose(Captured(tmp_path, {}, smi(failed(captured.NO_COMMUNICATION))))
+    assert exit_code(found.values()) == 1
+
+
 def test_card_given_to_a_virtual_machine_is_no_fault(tmp_path: Path) -> None:
     finding = diagnose(Captured(tmp_path, card_files("vfio-pci")))["driver: NVIDIA driver"]
     assert finding.status is Status.NOTE
@@ -236,6 +241,11 @@ class TestContainers:
     def test_devices_without_libraries(self, tmp_path: Path) -> None:
         finding = diagnose(Captured(tmp_path, {"/.dockerenv": "", "/dev/nvidia0": ""}))["container: GPU access"]
         assert "NVIDIA_DRIVER_CAPABILITIES" in finding.do
+
+    def test_host_that_has_a_card_is_not_told_to_install_a_driver(self, tmp_path: Path) -> None:
+        found = diagnose(Captured(tmp_path, {"/.dockerenv": "", **card_files()}))
+        assert "driver: NVIDIA driver" not in found
+        assert exit_code(found.values()) == 0
 
     def test_container_without_any_gpu_says_nothing(self, tmp_path: Path) -> None:
         found = diagnose(Captured(tmp_path, {"/.dockerenv": ""}))

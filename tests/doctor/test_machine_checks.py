@@ -292,6 +292,12 @@ class TestInstallation:
         assert command("/venv/bin/lpx", "/venv/bin/python").status is Status.OK
         assert command(None, "/venv/bin/python").status is Status.NOTE
 
+    def test_link_to_this_lpx_is_this_lpx(self, tmp_path: Path) -> None:
+        (tmp_path / "venv").mkdir()
+        (tmp_path / "venv" / "lpx").touch()
+        (tmp_path / "lpx").symlink_to(tmp_path / "venv" / "lpx")
+        assert command(str(tmp_path / "lpx"), str(tmp_path / "venv" / "python")).status is Status.OK
+
     def test_extras(self) -> None:
         (finding,) = extras({"gpu": True, "plot": False})
         assert finding.found == "gpu; not installed: plot"
@@ -337,7 +343,7 @@ class TestLeftovers:
 
 class TestCommands:
     def test_command_that_hangs_ends_with_its_children(self, tmp_path: Path) -> None:
-        script = f"sleep 60 & echo $! > {tmp_path}/pid; wait"
+        script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
         output = run_command(("sh", "-c", script), 1.0)
         assert (output.code, output.problem) == (None, "timeout")
         child = int((tmp_path / "pid").read_text())

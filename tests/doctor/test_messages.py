@@ -24,6 +24,7 @@ CASES = [
     (captured.NO_DEVICES, "no-devices", "no card"),
     (captured.CONTAINER_LOST, "container-lost-gpu", "daemon-reload"),
     (captured.NO_GPU_DRIVER, "no-gpu-driver", "toolkit is missing"),
+    (captured.NO_GPU_DRIVER.replace('""', "“”"), "no-gpu-driver", "toolkit is missing"),  # as pages print it
     (captured.COMPOSE_NO_GPU, "compose-no-gpu", "compose"),
     (captured.UNKNOWN_RUNTIME, "unknown-runtime", "no runtime called nvidia"),
     (captured.REQUIREMENT, "cuda-requirement", "cuda>=12.8"),

@@ -283,4 +283,4 @@ def test_spoilt_texts_are_no_crash(text: str, noise: str, at: int) -> None:
 def test_no_text_becomes_a_memory_of_zero_by_mistake(value: str) -> None:
     card = parse_query(captured.ROW_4090.replace("24564", value)).cards
     if card and card[0].memory_bytes == 0:
-        assert value.strip().lstrip("0") in ("", "MiB", " MiB") or set(value.strip()) <= set("0. MiB")
+        assert value.strip().startswith("0")

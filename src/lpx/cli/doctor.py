@@ -32,8 +32,9 @@ def doctor(
 ) -> None:
     """Check this machine: processor, memory, disk, ports, Python, LPX, GPUs, driver, Docker.
 
-    Each finding says what was found and wanted, why it matters and what to do. Exit code 0: all is well, 1: warnings,
-    2: errors. Nothing is changed.
+    Each finding says what was found and wanted, why it matters and what to do. Nothing is changed.
+
+    The exit code is 0 when all is well, 1 with warnings and 2 with errors.
 
     Example: lpx doctor
 
@@ -69,11 +70,11 @@ def _print_report(report: Report, verbose: bool) -> None:
         if finding.check != check:
             check = finding.check
             console.print(Text(check, "bold"))
-        mark = Text(f"  {finding.status.value:<9}", _COLOURS[finding.status.value])
-        title = finding.title + " " * (width - _cell_width(finding.title))
-        _print_hanging(console, mark.append(f"{title}  ", "default"), _printable(finding.found))
+        head = Text().append(f"  {finding.status.value:<9}", _COLOURS[finding.status.value])
+        head.append(finding.title + " " * (width - _cell_width(finding.title) + 2))
+        _print_hanging(console, head, _printable(finding.found))
         for name, text in _details(finding, verbose):
-            _print_hanging(console, Text(f"{'':<11}{name:<{width}}  ", "dim"), _printable(text))
+            _print_hanging(console, Text().append(f"{'':<11}{name:<{width}}  ", "dim"), _printable(text))
     console.print()
     console.print(Text(_summary(report)))
 
@@ -91,7 +92,6 @@ def _print_hanging(console: Console, head: Text, text: str) -> None:
 
     room = max(20, console.width - head.cell_len)
     for at, line in enumerate(Text(text).wrap(console, room)):
-        line.rstrip()
         start = head if at == 0 else Text(" " * head.cell_len)
         console.print(start + line, soft_wrap=True)
 

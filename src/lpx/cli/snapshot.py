@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from lpx.doctor.snapshot import Change, ModelEntry
 
-app = typer.Typer(help="Record the environment, and compare records.", invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from lpx.doctor.container import container_kind
 from lpx.doctor.cuda_drivers import Fit, judge, newest_cuda
 from lpx.doctor.finding import Finding, Fix, Status
 from lpx.doctor.kernel import is_nouveau_loaded, secure_boot_state
@@ -22,7 +23,9 @@ def check(machine: Machine) -> Iterator[Finding]:
     nvidia = read_nvidia(machine)
     if not nvidia.expected:
         return
-    yield state(machine, nvidia)
+    # A container that was given no GPU has no driver to mend: what there is to say, the check of the container says.
+    if nvidia.works or nvidia.said or nvidia.timed_out or container_kind(machine) is None:
+        yield state(machine, nvidia)
     yield from lost_cards(nvidia)
     yield from toolkit(machine, nvidia)
 
@@ -109,7 +112,9 @@ def _explained(machine: Machine, nvidia: Nvidia, meaning: Meaning) -> Finding:
         title="Restart the machine", needed="! nvidia-smi >/dev/null", commands=("as_root reboot",), risky=True
     )
     fixes = (restart,) if meaning.key in ("library-mismatch", "module-mismatch", "gpu-lost", "device-handle") else ()
-    return _finding(Status.ERROR, found, meaning.do, meaning.page, fixes)
+    # Tools of a driver without any trace of a card are no fault of this machine.
+    has_card = nvidia.pci or nvidia.module or nvidia.devices
+    return _finding(Status.ERROR if has_card else Status.WARNING, found, meaning.do, meaning.page, fixes)
 
 
 def _why_no_module(machine: Machine, nvidia: Nvidia) -> Meaning | None:

@@ -95,7 +95,9 @@ def command(on_path: str | None, python: str) -> Finding:
     folder = os.path.dirname(python)
     if on_path is None:
         return finding(Status.NOTE, f"not on PATH; {python} -m lpx works")
-    if os.path.realpath(os.path.dirname(on_path)) == os.path.realpath(folder):
+    # As it is called, and as a link in another folder leads to it.
+    homes = (os.path.realpath(os.path.dirname(on_path)), os.path.dirname(os.path.realpath(on_path)))
+    if os.path.realpath(folder) in homes:
         return finding(Status.OK, on_path)
     return finding(
         Status.WARNING,

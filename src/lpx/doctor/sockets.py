@@ -101,6 +101,8 @@ def socket_owners(machine: Machine, inodes: set[int]) -> dict[int, Holder]:
     """The process of each socket, as far as this user may see it."""
     owners: dict[int, Holder] = {}
     for pid, inode in _open_sockets(machine):
+        if len(owners) == len(inodes):
+            break
         if inode in inodes and inode not in owners:
             owners[inode] = Holder(pid, machine.read(f"/proc/{pid}/comm") or "?", command_line(machine, pid))
     return owners
