@@ -13,7 +13,7 @@ from tests.cli.conftest import COMMAND, Lpx
 
 
 def test_report_is_plain_text_of_80_columns(lpx: Lpx) -> None:
-    done = lpx("doctor", "cpu", "python", "disk")
+    done = lpx("doctor", "cpu", "python", "disk", "--verbose")
     assert done.returncode in (0, 1, 2)
     assert done.stderr == ""
     assert "\x1b" not in done.stdout

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_script_of_every_fix_is_sound_shell(tmp_path: Path) -> None:
     path = tmp_path / "fix.sh"
     path.write_text(text)
     subprocess.run(["sh", "-n", str(path)], check=True)
-    checker = shutil.which("shellcheck") or shutil.which("shellcheck", path=os.path.dirname(os.sys.executable))
+    checker = shutil.which("shellcheck") or shutil.which("shellcheck", path=os.path.dirname(sys.executable))
     if checker is None:
         pytest.skip("shellcheck is not installed")
     done = subprocess.run([checker, "-s", "sh", str(path)], capture_output=True, text=True, check=False)

@@ -92,6 +92,7 @@ def _print_hanging(console: Console, head: Text, text: str) -> None:
 
     room = max(20, console.width - head.cell_len)
     for at, line in enumerate(Text(text).wrap(console, room)):
+        line.rstrip()
         start = head if at == 0 else Text(" " * head.cell_len)
         console.print(start + line, soft_wrap=True)
 

@@ -199,11 +199,12 @@ def judged(cuda: str, driver: str, *, check: str, title: str, what: str) -> Find
     result = judge(cuda, driver)
     if result.fit is Fit.TOO_OLD:
         newest = newest_cuda(driver)
+        least = f" (at least {result.needed})" if result.wanted not in ("", result.needed) else ""
         older = f", or take a build for CUDA {newest} or older" if newest else ""
         return finding(
             Status.ERROR,
             f"{what}, which driver {driver} is too old for",
-            f"upgrade the driver to {result.wanted or result.needed} or later (at least {result.needed}){older}; "
+            f"upgrade the driver to {result.wanted or result.needed} or later{least}{older}; "
             "cuda-compat helps on cards of data centres only",
         )
     if result.fit is Fit.MINOR:
