@@ -177,6 +177,13 @@ class TestDisk:
         assert finding.status is Status.ERROR
         assert finding.found.startswith("full: 0.0 GB free")
 
+    @pytest.mark.parametrize("name", ["absent/模型", "x" * 300, "file/models"])
+    def test_folders_that_are_not_there(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "file").touch()
+        found = diagnose(Machine(environment={"LPX_MODELS_DIR": str(tmp_path / name)}), "disk")
+        assert "free of" in found["room for models"].found
+        assert found["model folder"].status in (Status.OK, Status.NOTE, Status.WARNING)
+
     def test_network_folder(self, tmp_path: Path) -> None:
         files = {"/proc/mounts": f"nas:/m {tmp_path} nfs4 rw 0 0\n"}
         finding = diagnose(Captured(tmp_path, files, environment={"LPX_MODELS_DIR": str(tmp_path)}), "disk")[
