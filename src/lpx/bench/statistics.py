@@ -6,6 +6,7 @@ the work is done on logarithms, where a factor is a difference and an interval o
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -71,32 +72,57 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
 
     Of one value the interval is without bounds. Raises ValueError for no values.
     """
+    return trimmed_interval(values, confidence, trim=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """Where values lie, and how well that is known."""
+
+    mean: float
+    error: float  # standard error of the mean
+    degrees: int  # of freedom of the error; 0: one value, whose error nobody knows
+
+
+def centre(values: Sequence[float], trim: float = 0.2) -> Centre:
+    """The mean without the `trim` smallest and largest shares: a round in which something else happened moves nothing.
+
+    Of fewer than five values nothing is cut. Raises ValueError for no values.
+    Source: Yuen (1974), The two-sample trimmed t for unequal population variances.
+    """
     if not values:
         raise ValueError("no values")
-    mean = fmean(values)
-    if len(values) == 1:
-        return Interval(mean, -math.inf, math.inf, confidence)
-    half = t_quantile((1 + confidence) / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
-    return Interval(mean, mean - half, mean + half, confidence)
+    count = len(values)
+    cut = math.floor(trim * count) if count >= 5 else 0
+    ordered = sorted(values)
+    kept = ordered[cut : count - cut]
+    if count == 1:
+        return Centre(ordered[0], math.inf, 0)
+    drawn_in = [*[kept[0]] * cut, *kept, *[kept[-1]] * cut]  # winsorized
+    error = stdev(drawn_in) * math.sqrt(count - 1) / math.sqrt(len(kept) * (len(kept) - 1))
+    return Centre(fmean(kept), error, len(kept) - 1)
 
 
 def trimmed_interval(values: Sequence[float], confidence: float = 0.95, trim: float = 0.2) -> Interval:
-    """The mean without the `trim` smallest and largest shares, with its interval by Yuen's method.
+    """The trimmed mean with its interval; see `centre`."""
+    found = centre(values, trim)
+    return interval_around(found.mean, found.error, found.degrees, confidence)
 
-    A round in which something else happened then moves nothing. Of fewer than five values nothing is cut.
-    Source: Yuen (1974), The two-sample trimmed t for unequal population variances.
-    """
-    count = len(values)
-    cut = math.floor(trim * count) if count >= 5 else 0
-    if not cut:
-        return mean_interval(values, confidence)
-    ordered = sorted(values)
-    kept = ordered[cut : count - cut]
-    mean = fmean(kept)
-    drawn_in = [*[kept[0]] * cut, *kept, *[kept[-1]] * cut]  # winsorized
-    error = stdev(drawn_in) * math.sqrt(count - 1) / math.sqrt(len(kept) * (len(kept) - 1))
-    half = t_quantile((1 + confidence) / 2, len(kept) - 1) * error
-    return Interval(mean, mean - half, mean + half, confidence)
+
+def interval_around(estimate: float, error: float, degrees: float, confidence: float = 0.95) -> Interval:
+    """The interval by Student's t of an estimate whose standard error has so many degrees of freedom."""
+    if degrees <= 0 or math.isinf(error):
+        return Interval(estimate, -math.inf, math.inf, confidence)
+    half = t_quantile((1 + confidence) / 2, degrees) * error
+    return Interval(estimate, estimate - half, estimate + half, confidence)
+
+
+def degrees_of_difference(a: Centre, b: Centre) -> float:
+    """Degrees of freedom of a difference of two means with spreads of their own (Welch and Satterthwaite)."""
+    if not a.degrees or not b.degrees:
+        return 0.0
+    of_both = a.error**4 / a.degrees + b.error**4 / b.degrees
+    return (a.error**2 + b.error**2) ** 2 / of_both if of_both else float(a.degrees + b.degrees)
 
 
 def bootstrap_interval(
@@ -132,6 +158,7 @@ def alternating_ratio(ours: Sequence[float], theirs: Sequence[float], confidence
     return trimmed_interval(logs, confidence).scaled(math.exp)
 
 
+@functools.lru_cache(maxsize=1024)
 def t_quantile(probability: float, degrees: float) -> float:
     """The quantile of Student's t distribution, by bisection of its cumulative distribution."""
     if not 0 < probability < 1:
@@ -143,7 +170,7 @@ def t_quantile(probability: float, degrees: float) -> float:
     low, high = 0.0, 1.0
     while _t_below(high, degrees) < probability:
         low, high = high, 2 * high
-    for _ in range(80):
+    for _ in range(50):
         middle = (low + high) / 2
         if _t_below(middle, degrees) < probability:
             low = middle

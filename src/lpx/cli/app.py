@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from lpx.cli import EXIT_INTERRUPTED, bench, chat, doctor, explain, models, run, serve, snapshot
+from lpx.cli import EXIT_INTERRUPTED, bench, chat, doctor, explain, fit, models, run, serve, snapshot, tune
 from lpx.cli.late_failures import exit_code_after_success
 from lpx.errors import LpxError, error_line
 
@@ -64,6 +64,8 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
+app.command("fit")(fit.fit)
+app.command("tune")(tune.tune)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.add_typer(snapshot.app, name="snapshot")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpx.cli.option_groups import ModelOptions, SamplingOptions, spread_options
+from lpx.cli.profile_option import ProfileOption
 
 if TYPE_CHECKING:
     from lpx.cli.answer import Answer
@@ -25,6 +26,8 @@ Ctrl-C stops an answer. A line that begins with a space is sent as it is, a slas
 
 @spread_options
 def chat(
+    context: typer.Context,
+    profile: ProfileOption,
     model_options: ModelOptions,
     sampling: SamplingOptions,
     system: Annotated[str | None, typer.Option("--system", help="System message of the chat.")] = None,
@@ -37,6 +40,7 @@ def chat(
     from lpx.cli.loading import describe_in_use, load_engine, resolve_engine_options
     from lpx.errors import ChatTemplateError
 
+    profile.announce(context)
     params = sampling.sampling_params()
     engine = load_engine(resolve_engine_options(model_options, measure_steps=False))
     try:

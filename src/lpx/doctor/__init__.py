@@ -1,1 +1,1 @@
-"""What the machine is and what is wrong with it; one file a subject."""
+"""What the machine and its software are, and what is wrong with them. Prints nothing."""

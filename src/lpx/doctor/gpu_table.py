@@ -24,8 +24,8 @@ _MEMORY = re.compile(r"\d+gb")
 class Capabilities:
     """What the hardware multiplies by itself.
 
-    Weights of 4 and 8 bits can be kept on every card: where it has no unit for them they are unpacked to f16 first, which
-    saves memory and bandwidth all the same.
+    Weights of 4 and 8 bits can be kept on every card: where it has no unit for them they are unpacked to f16 first,
+    which saves memory and bandwidth all the same.
     """
 
     fp16: bool
@@ -122,6 +122,7 @@ def nearest_names(name: str, count: int = 3) -> list[str]:
     return [by_words[words] for words in found]
 
 
+@functools.cache
 def _spellings(gpu: Gpu) -> list[list[str]]:
     return [_words(name) for name in (gpu.name, *gpu.aliases)]
 
