@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -71,9 +72,15 @@ def test_explain_shows_pages_and_meanings(lpx: Lpx) -> None:
 
 def test_snapshot_and_what_changed(lpx: Lpx, tmp_path: Path) -> None:
     before, after = str(tmp_path / "before.json"), str(tmp_path / "after.json")
-    assert lpx("snapshot", "-o", before, "--no-hash").returncode == 0
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "模型.gguf").write_bytes(b"weights")
+    (tmp_path / "models" / "absent.gguf").symlink_to(tmp_path / "models" / "gone")
+    folder = ("--models-dir", str(tmp_path / "models"))
+    assert lpx("snapshot", "-o", before, *folder).returncode == 0
+    wanted = {"file_bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
+    assert json.loads(Path(before).read_text("utf-8"))["models"] == {"模型": wanted}
     assert "exists already" in lpx("snapshot", "-o", before, "--no-hash").stderr
-    assert lpx("snapshot", "-o", after, "--no-hash", LPX_THREADS="2", LPX_API_KEY="MARKER").returncode == 0
+    assert lpx("snapshot", "-o", after, *folder, LPX_THREADS="2", LPX_API_KEY="MARKER").returncode == 0
     assert "MARKER" not in Path(after).read_text()
     changed = lpx("snapshot", "diff", before, after, "--exit-code")
     assert changed.returncode == 1

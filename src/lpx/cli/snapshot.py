@@ -86,12 +86,16 @@ def _models(models_dir: Path | None) -> list[ModelEntry]:
     ]
 
 
-def _hash_with_progress(model: Path) -> str:
-    from lpx.bench.ledger.model_hashes import hash_model
+def _hash_with_progress(model: Path) -> str | None:
+    from lpx.bench.ledger.model_hashes import file_states, hash_model
     from lpx.cli.loading import ByteProgress
+    from lpx.errors import LpxError
 
     with ByteProgress(f"hashing {model.name}", quiet_seconds=1.0) as bar:
-        return hash_model(model, {}, bar.update)[0]
+        try:
+            return hash_model(model, file_states(model), {}, bar.update)[0]
+        except (OSError, LpxError):  # one that cannot be read is recorded without a hash
+            return None
 
 
 def _print_changes(changes: list[Change]) -> None:

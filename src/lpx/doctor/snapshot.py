@@ -37,7 +37,7 @@ def take_snapshot(
     models: list[ModelEntry],
     environment: Mapping[str, str] | None = None,
     profile: Path = Path("lpx.toml"),
-    hash_model: Callable[[Path], str] | None = None,
+    hash_model: Callable[[Path], str | None] | None = None,
 ) -> dict[str, Any]:
     """JSON values. Hashes of models come from their manifests, else from `hash_model`. No key and no secret is kept."""
     variables = os.environ if environment is None else environment
