@@ -53,7 +53,7 @@ def test_latency_table_names_limit_and_parts_even_when_the_ledger_is_broken(late
     broken.write_text("no database")
     done = latency("--ledger", str(broken))
     assert done.returncode == 3
-    assert done.stderr.startswith(f"error: this run is not in the ledger: the ledger {broken} is broken")
+    assert done.stderr.startswith(f"error[LPX-E090]: this run is not in the ledger: the ledger {broken} is broken")
     assert done.stderr.count("\n") == 1
     assert broken.read_text() == "no database"
     for said in ("prefill, tokens/s", "decode, tokens/s", "GB/s", "limit of decode", "waiting at barriers", "total"):

@@ -71,5 +71,5 @@ def test_what_cannot_be_answered_ends_with_one_line(arguments, said):
     done = CliRunner().invoke(app, ["fit", *arguments])
     assert (done.exit_code, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
-    assert line.startswith("error: ")
+    assert line.startswith("error[LPX-E")
     assert said in line

@@ -132,7 +132,7 @@ def test_wrong_profiles_end_with_one_line(profile, text, said):
     result = CliRunner().invoke(app, ["serve", "--profile", path])
     assert result.exit_code == 2
     [line] = result.stderr.splitlines()
-    assert line.startswith(f"error: {path}: ")
+    assert line.startswith(f"error[LPX-E093]: {path}: ")
     assert said in line
 
 

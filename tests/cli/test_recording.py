@@ -53,7 +53,7 @@ def test_a_failure_is_said_and_ends_with_an_exit_code(tmp_path, capsys):
     assert late_failures.exit_code_after_success() == 3
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("error: this run is not in the ledger: ")
+    assert said.err.startswith("error[LPX-E090]: this run is not in the ledger: ")
     assert said.err.count("\n") == 1
 
 

@@ -79,7 +79,8 @@ def test_a_full_disk_ends_with_one_line(tune, machine, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", fail)
     done = tune("--threads", "1", "--no-ledger", "--budget-s", "100")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == "error: lpx.toml.tuning.json cannot be written: No space left on device\n"
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error[LPX-E002]: lpx.toml.tuning.json cannot be written: No space left on device")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -25,6 +25,8 @@ _WARM_UP = (8, 4)  # tokens in and out
 class NaiveMissingError(ConfigError):
     """torch or transformers are not installed."""
 
+    help_code = "LPX-E083"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NaiveSettings:

@@ -105,16 +105,16 @@ class _Conversation:
 
     def _answer(self, text: str) -> None:
         from lpx.cli.answer import generate_answer, write_note, write_text
-        from lpx.errors import ContextLengthError, LpxError
+        from lpx.errors import ContextLengthError, LpxError, error_line
 
         messages = [*self._messages, {"role": "user", "content": text}]
         try:
             answer = generate_answer(self._engine, self._engine.encode_chat(messages), self._params, write_text)
         except ContextLengthError as error:
-            write_note(f"error: {error}; /reset forgets the conversation so far")
+            write_note(error_line(f"{error}; /reset forgets the conversation so far", error.help_code))
             return
         except LpxError as error:
-            write_note(f"error: {error}")
+            write_note(error_line(error, error.help_code))
             return
         if not answer.text.endswith("\n"):
             write_text("\n")

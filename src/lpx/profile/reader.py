@@ -38,6 +38,8 @@ _WANTED = {
 class ProfileError(ConfigError):
     """A profile cannot be read, or holds a wrong key or value; the message names file, section and key."""
 
+    help_code = "LPX-E093"
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
-from lpx.errors import DownloadError
+from lpx.errors import DiskSpaceError, DownloadError
 from lpx.model.models_dir import MANIFEST
 from lpx.store.catalog import CatalogEntry, catalog_entry
 
@@ -93,7 +93,7 @@ def _check_space(folder: Path, entry: CatalogEntry) -> None:
     needed = entry.download_bytes + max(entry.download_bytes, entry.file_bytes) + _SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise DownloadError(
+        raise DiskSpaceError(
             f"not enough disk space in {folder} for {entry.name}: {needed >> 20} MiB needed while pulling, "
             f"{free >> 20} MiB free; make room or choose another folder with --models-dir"
         )

@@ -35,6 +35,7 @@ class CannotJudgeError(LpxError):
     """The gate cannot say whether anything is slower."""
 
     exit_code = 2
+    help_code = "LPX-E091"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ _GIB = 1 << 30
 class UnlikeError(ConfigError):
     """The runs are of different machines, models or engines."""
 
+    help_code = "LPX-E091"
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:

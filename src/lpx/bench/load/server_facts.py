@@ -23,6 +23,8 @@ _OWNERS = {
 class ServerUnreachableError(LpxError):
     """The server cannot be measured: it does not answer, or refuses what is asked."""
 
+    help_code = "LPX-E092"
+
 
 async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
     """The model to ask for and whatever else is known.

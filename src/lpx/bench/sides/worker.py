@@ -25,6 +25,8 @@ _PATIENCE_S = 10.0  # for a process that has been told to end
 class SideError(LpxError):
     """A side of a comparison failed or ended; the message says which and why."""
 
+    help_code = "LPX-E092"
+
 
 class Worker:
     """A process that sleeps until it is asked, with JSON lines for commands and replies; a context manager.

@@ -91,7 +91,7 @@ def record(options: LedgerOptions, measurement: Measurement, *, model: Path | No
             measurement = dataclasses.replace(measurement, subject=subject)
         return ledger.record(measurement, tags=options.tag or ())
     except LpxError as error:
-        report_failure(f"this run is not in the ledger: {error}", LedgerError.exit_code)
+        report_failure(f"this run is not in the ledger: {error}", LedgerError.exit_code, LedgerError.help_code)
         return None
 
 
