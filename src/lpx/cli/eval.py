@@ -150,7 +150,7 @@ def _finite(value: Any) -> Any:
 
 
 def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
-    from lpx.cli.tables import count_of, plain_text
+    from lpx.cli.tables import count_of, plain_text, print_table
     from lpx.quality import report
 
     print(f"subject    {report.describe(found.subject.in_use)}")
@@ -159,13 +159,13 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
     if rows := report.distribution_rows(found):
         remark = ", weights as F16, so that only the KV types differ" if found.dequantized else ""
         print(f"\ndistributions: {count_of(found.windows, 'window')}{remark}")
-        _table(("figure", "value", "95 % interval"), rows, right=("value",), shrinking=("95 % interval",))
+        print_table(("figure", "value", "95 % interval"), rows, right=("value",), folded=("95 % interval",))
         print()
-        _table(
+        print_table(
             ("text", "perplexity", "mean KL", "same token"),
             report.text_rows(found),
             right=("perplexity", "mean KL", "same token"),
-            shrinking=("text",),
+            folded=("text",),
         )
     if found.weights is not None:
         print(f"\nweights: {report.weights_summary(found)}")
@@ -177,34 +177,17 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
             f"{count_of(len(stability.findings), 'finding')}"
         )
         if rows := report.finding_rows(found.subject):
-            _table(("finding", "prompt", "place"), rows, shrinking=("prompt", "place"))
+            print_table(("finding", "prompt", "place"), rows, folded=("prompt", "place"))
             for kind, what in report.advice(stability.findings).items():
                 print(f"  {kind}: {what}")
     if rows := report.review_rows(found):
         print("\nreview")
-        _table(("kind", "passed", "95 % interval", "reference"), rows, right=("passed", "reference"))
+        print_table(("kind", "passed", "95 % interval", "reference"), rows, right=("passed", "reference"))
         if changed := report.changed_items(found):
             print()
-            _table(("item", "change", "reason"), changed, shrinking=("reason",))
+            print_table(("item", "change", "reason"), changed, folded=("reason",))
     if verdicts:
         print("\ngate")
         width = max(len(verdict.bound) for verdict in verdicts)
         for verdict in verdicts:
             print(f"  {verdict.outcome:<7}  {verdict.bound:<{width}}  {plain_text(verdict.said)}")
-
-
-def _table(
-    columns: tuple[str, ...],
-    rows: list[tuple[str, ...]],
-    right: tuple[str, ...] = (),
-    shrinking: tuple[str, ...] = (),
-) -> None:
-    from lpx.cli.tables import add_row, open_table, print_table
-
-    table = open_table(*columns, right=right, shrinking=shrinking)
-    for row in rows:
-        add_row(table, *row)
-    for column in table.columns:
-        if column.header in shrinking:  # a narrow terminal breaks these into lines, and cuts no others
-            column.no_wrap, column.overflow = False, "fold"
-    print_table(table)

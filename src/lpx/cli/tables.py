@@ -19,12 +19,17 @@ def plain_text(text: str) -> str:
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), cut: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    cut: Sequence[str] = (),
+    folded: Sequence[str] = (),
 ) -> None:
     """A table without lines on stdout, as wide as the terminal; in full where it is none.
 
-    Cells are text as it is, not markup. Columns in `right` are aligned there; those in `cut` are shortened where there
-    is no room.
+    Cells are text as it is, not markup. Columns in `right` are aligned there; where there is no room those in `cut` are
+    shortened, and those in `folded` go on in further lines.
     """
     import sys
 
@@ -40,8 +45,9 @@ def print_table(
         table.add_column(
             name,
             justify="right" if name in right else "left",
-            no_wrap=True,
-            min_width=min(width, _LEAST_CUT) if name in cut else width,
+            no_wrap=name not in folded,
+            overflow="fold" if name in folded else "ellipsis",
+            min_width=min(width, _LEAST_CUT) if name in cut or name in folded else width,
         )
     for row in shown:
         table.add_row(*map(Text, row))
