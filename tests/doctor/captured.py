@@ -171,7 +171,6 @@ class Captured(Machine):
             "disk": lambda folder: DiskSpace(500 * 10**9, 100 * 10**9, 10**7),
             "interpreter": Interpreter((3, 12, 1), "/venv/bin/python", "/venv", "/usr", True),
             "affinity": frozenset({0, 1}),
-            "user_id": 1000,
             "site_packages": root / "site-packages",
             **more,
         }

@@ -221,7 +221,7 @@ class TestMemoryAndCores:
     def test_too_many_threads_are_noticed(self, tmp_path: Path) -> None:
         finding = diagnose(Captured(tmp_path, environment={"LPX_THREADS": "64"}), "cpu")["cores"]
         assert finding.status is Status.WARNING
-        assert "LPX_THREADS asks for 64" in finding.found
+        assert "64 threads are asked for" in finding.found
 
     def test_nodes(self, tmp_path: Path) -> None:
         files = {"/sys/devices/system/node/node0/x": "", "/sys/devices/system/node/node1/x": ""}
@@ -309,6 +309,27 @@ class TestInstallation:
         (finding,) = extras({"gpu": True, "plot": False})
         assert finding.found == "gpu; not installed: plot"
         assert list(extras({})) == []
+
+
+class TestProfile:
+    def test_port_of_the_profile_is_looked_at(self, tmp_path: Path) -> None:
+        (tmp_path / "lpx.toml").write_text("[server]\nport = 8123\n")
+        environment = {"LPX_PROFILE": str(tmp_path / "lpx.toml")}
+        machine = Captured(tmp_path, {"/proc/net/tcp": "local_address\n"}, environment=environment)
+        found = diagnose(machine, "ports", "lpx")
+        assert "lpx serve takes it" in found["port 8123"].wanted
+        assert found["profile"].status is Status.OK
+        beaten = Captured(tmp_path, {}, environment={**environment, "LPX_PORT": "8124"})
+        assert "port 8124" in diagnose(beaten, "ports")
+
+    @pytest.mark.parametrize("text", ["port = ", "[server]\nporto = 1\n", None])
+    def test_wrong_profile_is_an_error(self, tmp_path: Path, text: str | None) -> None:
+        path = tmp_path / "lpx.toml"
+        if text is not None:
+            path.write_text(text)
+        finding = diagnose(Captured(tmp_path, environment={"LPX_PROFILE": str(path)}), "lpx")["profile"]
+        assert (finding.status, finding.page) == (Status.ERROR, "LPX-E093")
+        assert "lpx.toml" in finding.found
 
 
 class TestLeftovers:

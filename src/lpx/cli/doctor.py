@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,10 @@ def doctor(
         Path | None,
         typer.Option("--fix-script", metavar="FILE", help="Write a shell script of the fixes; nothing is run."),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", envvar="LPX_PROFILE", metavar="FILE", help="The profile that commands are to take."),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what is wanted and why everywhere.")] = False,
 ) -> None:
     """Check this machine: processor, memory, disk, ports, Python, LPX, GPUs, driver, Docker.
@@ -45,7 +50,8 @@ def doctor(
     from lpx.doctor.fix_script import write_fix_script
     from lpx.doctor.machine import Machine
 
-    report = run_checks(Machine(), checks or ())
+    environment = {**os.environ, "LPX_PROFILE": profile} if profile else os.environ
+    report = run_checks(Machine(environment=environment), checks or ())
     if fix_script is not None:
         write_fix_script(fix_script, report.findings)
     code = exit_code(report.findings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from lpx.doctor.configuration import configured
 from lpx.doctor.finding import Finding, Fix, Status
 from lpx.doctor.machine import Machine
 
@@ -77,13 +78,13 @@ def cores(machine: Machine, cpuinfo: str | None) -> Finding:
     if quota is not None:
         found += f", and the control group allows the time of {quota:g}"
     status, do = Status.OK, ""
-    wanted_text = machine.environment.get("LPX_THREADS", "")
+    wanted_text = str(configured(machine, "threads") or "")
     if quota is not None and quota < 1:
         status = Status.WARNING
         do = "give the container or unit at least one processor (docker run --cpus, CPUQuota=)"
-    elif wanted_text.isdigit() and int(wanted_text) > threads:
-        status, found = Status.WARNING, f"{found}; LPX_THREADS asks for {wanted_text}"
-        do = "unset LPX_THREADS: more threads than cores make decoding slower"
+    elif wanted_text.isdecimal() and int(wanted_text) > threads:
+        status, found = Status.WARNING, f"{found}; {wanted_text} threads are asked for"
+        do = "take threads out of LPX_THREADS and the profile: more than the cores make decoding slower"
     return Finding(
         check="cpu",
         title="cores",

@@ -87,9 +87,3 @@ def least_compute_capability(cuda: str) -> str | None:
     """The oldest cards that a toolkit builds for."""
     version = parse_version(cuda)
     return _table()["least_compute_capability"].get(str(version[0])) if version else None
-
-
-def last_driver(compute_capability: str) -> str | None:
-    """The last driver branch for cards that new drivers have left out; None for all others."""
-    branch: str | None = _table()["last_driver"].get(compute_capability)
-    return branch

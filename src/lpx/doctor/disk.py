@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from lpx.doctor.configuration import configured_models_dir
 from lpx.doctor.finding import Finding, Status
 from lpx.doctor.machine import DiskSpace, Machine
-from lpx.model.models_dir import models_dir
 
 # A few small models need 20 GB; models of several versions and their conversions, 50 GB.
 _COMFORTABLE_BYTES, _LEAST_BYTES, _FULL_BYTES = 50 * 10**9, 20 * 10**9, 10**9
@@ -18,7 +18,7 @@ _NETWORK_KINDS = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "ceph", "glusterf
 
 
 def check(machine: Machine) -> Iterator[Finding]:
-    folder = models_dir(machine.environment.get("LPX_MODELS_DIR"))
+    folder = configured_models_dir(machine)
     existing = folder
     # os.path: a folder that this user may not look into counts as absent, where Path raises.
     while not os.path.exists(existing) and existing != existing.parent:

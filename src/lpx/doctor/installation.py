@@ -6,12 +6,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from lpx.doctor import requirements
+from lpx.doctor.configuration import ReadProfile, read_profile
 from lpx.doctor.finding import Finding, Status
 from lpx.doctor.machine import Machine
 
 
 def check(machine: Machine) -> Iterator[Finding]:
     yield native(machine.environment.get("LPX_ISA") or None, *native_isas())
+    yield from profile(read_profile(machine))
     yield command(machine.which("lpx"), machine.interpreter.executable)
     yield from extras({name: _is_there(name) for name in requirements.extras()})
 
@@ -75,6 +77,22 @@ def installed_version() -> str:
         return metadata.version("lpx")
     except metadata.PackageNotFoundError:
         return "from its source folder"
+
+
+def profile(read: ReadProfile | None) -> Iterator[Finding]:
+    """Nothing where no profile is used."""
+    if read is None:
+        return
+    yield Finding(
+        check="lpx",
+        title="profile",
+        status=Status.ERROR if read.problem else Status.OK,
+        found=read.problem or f"{read.path}: {len(read.values)} settings",
+        wanted="a profile that commands take",
+        why="a command with a profile that is wrong does not start",
+        do="correct it; lpx tune writes one" if read.problem else "",
+        page="LPX-E093" if read.problem else "",
+    )
 
 
 def command(on_path: str | None, python: str) -> Finding:

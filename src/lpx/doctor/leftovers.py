@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from lpx.doctor.configuration import configured_models_dir
 from lpx.doctor.finding import Finding, Fix, Status
 from lpx.doctor.machine import Machine
 from lpx.doctor.sockets import command_line, is_lpx_server, read_listeners
-from lpx.model.models_dir import models_dir
 
 _PAGE = "LPX-E047"
 
@@ -27,7 +27,7 @@ class ServerProcess:
 
 def check(machine: Machine) -> Iterator[Finding]:
     yield processes(lpx_servers(machine))
-    yield pulls(unfinished_pulls(models_dir(machine.environment.get("LPX_MODELS_DIR"))))
+    yield pulls(unfinished_pulls(configured_models_dir(machine)))
     yield installations(installed_versions(), machine)
 
 

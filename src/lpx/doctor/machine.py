@@ -82,14 +82,12 @@ class Machine:
         disk: Callable[[Path], DiskSpace | None] | None = None,
         interpreter: Interpreter | None = None,
         affinity: frozenset[int] | None = None,
-        user_id: int | None = None,
         site_packages: Path | None = None,
     ) -> None:
         self.root = root
         self.environment = os.environ if environment is None else environment
         self.interpreter = interpreter or Interpreter()
         self.affinity = affinity
-        self.user_id = os.geteuid() if user_id is None else user_id
         self.site_packages = site_packages or Path(sysconfig.get_path("purelib"))
         self._run = run or run_command
         self._which = which or find_command

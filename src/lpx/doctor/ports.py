@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lpx.doctor.configuration import configured
 from lpx.doctor.finding import Finding, Fix, Status
 from lpx.doctor.machine import Machine
 from lpx.doctor.sockets import Listener, read_listeners
@@ -13,11 +14,11 @@ USUAL_PORTS = (8000, DEFAULT_PORT, 7860)
 
 
 def check(machine: Machine) -> Iterator[Finding]:
-    set_text = machine.environment.get("LPX_PORT", "")
-    configured = int(set_text) if set_text.isdigit() and 0 < int(set_text) < 65536 else DEFAULT_PORT
+    text = str(configured(machine, "port") or "")
+    own = int(text) if text.isdecimal() and 0 < int(text) < 65536 else DEFAULT_PORT
     listeners = read_listeners(machine)
-    for port in sorted({*USUAL_PORTS, configured}):
-        yield port_finding(port, listeners, is_configured=port == configured)
+    for port in sorted({*USUAL_PORTS, own}):
+        yield port_finding(port, listeners, is_configured=port == own)
 
 
 def port_finding(port: int, listeners: tuple[Listener, ...] | None, *, is_configured: bool) -> Finding:

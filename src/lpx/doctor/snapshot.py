@@ -36,11 +36,15 @@ class ModelEntry:
 def take_snapshot(
     models: list[ModelEntry],
     environment: Mapping[str, str] | None = None,
-    profile: Path = Path("lpx.toml"),
+    profile: Path | None = None,
     hash_model: Callable[[Path], str | None] | None = None,
 ) -> dict[str, Any]:
-    """JSON values. Hashes of models come from their manifests, else from `hash_model`. No key and no secret is kept."""
+    """JSON values. Hashes of models come from their manifests, else from `hash_model`. No key and no secret is kept.
+
+    `profile` is the file of options, by default the one that LPX_PROFILE names, else `lpx.toml` of the working folder.
+    """
     variables = os.environ if environment is None else environment
+    profile = profile or Path(variables.get("LPX_PROFILE") or "lpx.toml")
     taken: dict[str, Any] = {
         "format": FORMAT,
         "taken": datetime.now(timezone.utc).isoformat(timespec="seconds"),
