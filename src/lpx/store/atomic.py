@@ -1,0 +1,32 @@
+"""Writing that either happens or does not: what is killed or finds the disk full on the way changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file at `path` by one that holds `text`, on the disk before the old one is gone. Raises OSError."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with scratch.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in `folder` on the disk. Raises OSError."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
