@@ -74,6 +74,7 @@ class Engine(RequestIntake):
         itl_target_ms: float | None = None,
         seed: int | None = None,
         make_speculation: Callable[[KVCache], Speculation] | None = None,
+        model_version: str | None = None,
     ) -> None:
         facts = executor.info
         super().__init__(
@@ -125,6 +126,7 @@ class Engine(RequestIntake):
             itl_target_ms=itl_target_ms,
             speculation="off" if self.speculation is None else self.speculation.name,
             chat_template=chat_template is not None,
+            model_version=model_version,
         )
         self._arrivals = itertools.count()
         self._requests: dict[str, Request] = {}

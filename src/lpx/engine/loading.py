@@ -53,6 +53,7 @@ def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | 
 def _load_files(path: Path, options: EngineOptions, progress: Callable[[int, int], None] | None) -> Engine:
     from lpx.engine.engine import Engine
     from lpx.model.files import open_model
+    from lpx.model.models_dir import version_of
     from lpx.runtime.cpu.executor import CpuExecutor
     from lpx.runtime.memory import available_bytes, plan_memory
     from lpx.runtime.options import RuntimeOptions
@@ -106,6 +107,7 @@ def _load_files(path: Path, options: EngineOptions, progress: Callable[[int, int
                 itl_target_ms=options.itl_target_ms,
                 seed=options.seed,
                 make_speculation=make_speculation,
+                model_version=version_of(path),
             )
             if options.measure_steps:
                 engine.measure_steps()

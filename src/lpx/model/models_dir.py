@@ -80,6 +80,12 @@ def is_version_folder(path: Path) -> bool:
     )
 
 
+def version_of(path: Path) -> str | None:
+    """The version that a model's file, or folder, is; None for what lies outside of versions."""
+    directory = path if path.is_dir() else path.parent
+    return directory.name if is_version_folder(directory) else None
+
+
 def current_and_earlier(directory: Path) -> list[str]:
     """The current version, and behind it those before it, latest first: as far as they are still there.
 
