@@ -19,10 +19,10 @@ COMMAND = [sys.executable, "-m", "lpx"]
 
 
 @pytest.fixture
-def environment(smollm2_path: Path) -> dict[str, str]:
+def environment(models_folder: Path) -> dict[str, str]:
     """An environment whose model folder holds SmolLM2 and in which no other LPX variable is set."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LPX_")}
-    return {**kept, "LPX_MODELS_DIR": str(smollm2_path.parent.parent), "LPX_MAX_MODEL_LEN": "1024", "LPX_THREADS": "1"}
+    return {**kept, "LPX_MODELS_DIR": str(models_folder), "LPX_MAX_MODEL_LEN": "1024", "LPX_THREADS": "1"}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Another version of the model, on a server that goes on answering: real models, real requests, memory that comes back."""
+"""Another version of the model, on a server that goes on answering: real models, real requests."""
 
 from __future__ import annotations
 

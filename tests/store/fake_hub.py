@@ -56,7 +56,7 @@ class Hub:
         self.takes_ranges = True
         self.etag = True
         self.token: str | None = None
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -157,6 +157,11 @@ class Hub:
         for fault in self.faults:
             fault(request, answer)
         return answer
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *arguments: object) -> None:
+        """Clients that are killed are what this is for."""
 
 
 def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:

@@ -7,6 +7,7 @@ of what was read, so that loading never holds much more than the file once.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +44,7 @@ def resolve_model(name_or_path: str, models_dir: Path | None = None) -> Path:
     A name means its current version. A folder without `config.json` counts as the one GGUF model in it. Raises
     ModelNotFoundError with the places that were searched, and UnsupportedModelError for pickle checkpoints.
     """
-    path = Path(name_or_path).expanduser()
+    path = Path(os.path.expanduser(name_or_path))
     if _exists(path):
         return _model_at(path)
     searched = [str(path)]

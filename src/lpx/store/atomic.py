@@ -8,8 +8,11 @@ from pathlib import Path
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file at `path` by one that holds `text`, on the disk before the old one is gone. Raises OSError."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
+    """Replace the file at `path` by one that holds `text`, on the disk before the old one is gone. Raises OSError.
+
+    One writer at a time: what a killed one has left is overwritten by the next.
+    """
+    scratch = path.with_name(scratch_name(path.name))
     try:
         with scratch.open("w", encoding="utf-8") as file:
             file.write(text)
@@ -21,6 +24,11 @@ def write_text(path: Path, text: str) -> None:
             scratch.unlink()
         raise
     sync_folder(path.parent)
+
+
+def scratch_name(name: str) -> str:
+    """What a file is called before it gets its name."""
+    return f".{name}.new"
 
 
 def sync_folder(folder: Path) -> None:

@@ -176,7 +176,7 @@ def _copy(
 ) -> int:
     looked = done
     report(done)
-    for chunk in response.iter_raw(_CHUNK):
+    for chunk in response.iter_raw():  # as it comes: nothing is held back that a cut would lose
         done += len(chunk)
         if total is not None and done > total:
             raise DownloadError(f"{response.url.host} sends more of {remote.path} than the {total} bytes it has")

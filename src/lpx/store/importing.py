@@ -39,7 +39,7 @@ def import_model(
     """
     from lpx.model.files import open_model, resolve_model
 
-    path = Path(os.path.abspath(path.expanduser()))
+    path = Path(os.path.abspath(os.path.expanduser(path)))
     if not path.exists():
         raise ModelNotFoundError(f"there is no {path} to import; give a .gguf file or a folder with safetensors")
     model = resolve_model(str(path))
@@ -101,8 +101,9 @@ def check_has_manifest(model: StoredModel) -> None:
         )
 
 
-def note_speed(model: StoredModel, figures: dict[str, object]) -> None:
+def note_speed(folder: Path, model: StoredModel, figures: dict[str, object]) -> None:
     """Put a measured speed into the manifest of a version, before earlier ones. Raises OSError, ModelStoreError."""
     root = model.path if model.path.is_dir() else model.path.parent
-    described = manifest.read(root)
-    replace(described, measured=(figures, *described.measured)[:5]).write(root)
+    with name_lock(folder, model.name):
+        described = manifest.read(root)
+        replace(described, measured=(figures, *described.measured)[:5]).write(root)

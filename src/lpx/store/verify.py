@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lpx.model.models_dir import ORIGINAL
+from lpx.model.models_dir import MANIFEST, ORIGINAL
 from lpx.store import manifest
+from lpx.store.atomic import scratch_name
 from lpx.store.folder import StoredModel
 
 
@@ -41,7 +42,7 @@ def verify(model: StoredModel, report: Callable[[int, int], None] = lambda done,
             problems.append(f"{record.path}: {problem}")
         done += record.bytes
     report(total, total)
-    expected = {record.path for record in known} | {"manifest.json"}
+    expected = {record.path for record in known} | {MANIFEST, scratch_name(MANIFEST)}
     strange = sorted(
         file.relative_to(root).as_posix()
         for file in root.rglob("*")

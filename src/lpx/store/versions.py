@@ -83,6 +83,7 @@ def publish(scratch: Path, folder: Path, described: manifest.Manifest, *, make_c
     directory = folder / described.name
     if directory.is_symlink():
         raise ModelStoreError(f"{directory} is a link; remove it or choose another folder with --models-dir")
+    _clear(scratch, described)
     described.write(scratch)
     for parent, _, _ in os.walk(scratch):
         sync_folder(Path(parent))
@@ -102,6 +103,14 @@ def publish(scratch: Path, folder: Path, described: manifest.Manifest, *, make_c
     if make_current:
         set_current(directory, described.version)
     return find_version(described.name, described.version, folder)
+
+
+def _clear(scratch: Path, described: manifest.Manifest) -> None:
+    """Take away what killed processes have left beside the files."""
+    wanted = {scratch / record.path for record in described.files}
+    for entry in list(scratch.rglob("*")):
+        if entry not in wanted and not entry.is_dir():
+            entry.unlink()
 
 
 def _check_replaceable(target: Path, described: manifest.Manifest) -> None:

@@ -101,4 +101,4 @@ def _measure(model: StoredModel, folder: Path) -> None:
         "isa": info.isa,
         "threads": info.threads,
     }
-    note_speed(model, figures)
+    note_speed(folder, model, figures)
