@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from lpx.errors import MemoryLimitError, ModelInUseError
@@ -132,8 +139,6 @@ def test_running_requests_finish_on_the_old_engine(server: LiveServer, folder: P
         assert server.post(RELOAD, {"model": "tiny@two"}).json()["changed"] is True
         assert generate(server, max_tokens=4)["token_ids"] != whole[:4]  # new requests have the new engine
         received += [line for line in lines if line.startswith("data: ")]
-    import json
-
     events = [json.loads(line.removeprefix("data: ")) for line in received if "[DONE]" not in line]
     assert [token for event in events for token in event.get("token_ids", ())][: len(whole)] == whole
     eventually(lambda: server.get(RELOAD).json()["engines_ending"] == 0, "the end of the old engine")
@@ -236,8 +241,6 @@ def test_one_reload_at_a_time(server: LiveServer, loader: Loader) -> None:
 
 
 def test_a_version_in_use_is_not_removed(server: LiveServer, folder: Path) -> None:
-    import os
-
     use(folder, "tiny", "two")
     (model,) = [each for each in list_models(folder) if each.name == "tiny"]
     running = folder / "tiny" / "one" / model.path.name.replace("two", "one")
@@ -316,3 +319,54 @@ def test_without_keys_only_this_machine_may(server: LiveServer) -> None:
 
 def test_a_server_that_was_given_its_engine_says_so(shared_server: LiveServer) -> None:
     assert shared_server.post(RELOAD, {}).json()["error"]["code"] == "not_supported"
+
+
+# --- a real process ---
+
+
+def test_a_server_process_reloads_on_sighup(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lpx", "serve", "--model", "tiny", "--models-dir", str(folder), "--port", "0"]
+    command += ["--max-model-len", "256", "--threads", "1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, start_new_session=True, env=environment)
+
+    def logged(pattern: str) -> re.Match[str] | None:
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        return re.search(pattern, (tmp_path / "log").read_text())
+
+    try:
+        eventually(lambda: logged("ready on"), "readiness")
+        found = logged(r"listening on (http://\S+)")
+        assert found is not None
+        use(folder, "tiny", "two")
+        process.send_signal(signal.SIGHUP)
+        eventually(lambda: logged(r"serving tiny \(version two\) now"), "the other version")
+        card = httpx.get(found[1] + "/v1/models", trust_env=False, timeout=120).json()["data"][0]
+        assert (card["id"], card["version"]) == ("tiny", "two")
+        process.send_signal(signal.SIGHUP)
+        eventually(lambda: logged("nothing to reload"), "the answer")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.wait(120)
+
+
+def test_memory_comes_back_after_a_reload(smollm2_path: Path, tmp_path: Path) -> None:
+    """With weights that count: what the process holds does not grow with reloads."""
+    folder = tmp_path / "models"
+    import_model(smollm2_path, folder, name="smol", link=True)
+    server = LiveServer(ModelLoader(options(folder, model="smol", served_model_name="smol", kv_cache_memory=64 << 20)))
+    try:
+        generate(server)
+        weights = server.get("/v1/models").json()["data"][0]["weight_bytes"]
+        held = []
+        for drain in (False, False, True):
+            assert server.post(RELOAD, {"force": True, "drain": drain}).json()["changed"] is True
+            eventually(lambda: server.get(RELOAD).json()["engines_ending"] == 0, "the end of the old engine")
+            generate(server)
+            held.append(psutil.Process().memory_info().rss)
+        assert held[-1] < held[0] + weights // 2
+    finally:
+        server.close()
