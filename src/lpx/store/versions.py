@@ -276,7 +276,7 @@ class Pruned:
 
 
 def prune(folder: Path, name: str | None = None, *, keep: int = 1, dry_run: bool = False) -> list[Pruned]:
-    """Remove unfinished pulls and versions beyond the current one and the `keep` before it; returns what went.
+    """Remove unfinished pulls, and versions older than the current one but the `keep` before it; returns what went.
 
     What is in use, or being changed at this moment, stays; so does whatever the store did not bring.
     """
@@ -289,6 +289,8 @@ def prune(folder: Path, name: str | None = None, *, keep: int = 1, dry_run: bool
             named = current_and_earlier(directory)
             kept = set(named[: keep + 1])
             for version in list_versions(folder, model.name):
+                if model.current and (version.created or "") > (model.created or ""):
+                    continue  # newer than the current one, which was gone back to
                 if version.version in kept or version.version == ORIGINAL or not named or is_in_use(version.path):
                     continue
                 pruned.append(Pruned(version.spelled, version.file_bytes))
