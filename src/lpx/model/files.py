@@ -190,6 +190,10 @@ class ModelFiles:
             yield _vector(rule, stored, data) if len(rule.shape) == 1 else _matrix(rule, stored, data)
             stored.file.drop(offset, nbytes)
 
+    def stored(self) -> tuple[tuple[WeightRule, ...], Mapping[str, StoredTensor]]:
+        """How canonical weights come from the tensors of the files, and these."""
+        return self._rules, self._tensors
+
     def forget_tokenizer_source(self) -> None:
         """Free the data of the vocabulary, once the tokenizer is built. `tokenizer_source` is gone afterwards."""
         del self.tokenizer_source

@@ -103,7 +103,8 @@ def write_gguf(
             for tensor in tensors:
                 written = 0
                 for piece in tensor.data():
-                    view = memoryview(np.ascontiguousarray(piece) if isinstance(piece, np.ndarray) else piece).cast("B")
+                    view = memoryview(np.ascontiguousarray(piece).data if isinstance(piece, np.ndarray) else piece)
+                    view = view.cast("B")
                     file.write(view)
                     written += view.nbytes
                     if progress is not None:

@@ -112,7 +112,9 @@ class Reloader:
             await asyncio.to_thread(self._loader.check, target)
         except LpxError as error:
             raise _not_loadable(error, target) from error
-        before = self._loader.loaded or await asyncio.to_thread(self._loader.target)
+        before = self._loader.loaded
+        if before is None:
+            before = await asyncio.to_thread(self._loader.target)
         with service.held():
             service.take_away()
             await _end(old)
