@@ -21,11 +21,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx  # noqa: F401  # before the forks
-import huggingface_hub  # noqa: F401
+# What pulls import on the way, here once, before the forks.
+import httpx  # noqa: F401
+from huggingface_hub import HfApi, get_token, hf_hub_url  # noqa: F401
+from huggingface_hub.errors import HfHubHTTPError  # noqa: F401
+from huggingface_hub.utils import build_hf_headers  # noqa: F401
 
 from lpx.errors import DownloadError
 from lpx.model.files import resolve_model
+from lpx.model.gguf import GgufFile  # noqa: F401
 from lpx.store.fetch import fetch
 from lpx.store.folder import list_models
 from lpx.store.http import Patience

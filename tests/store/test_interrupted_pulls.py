@@ -18,6 +18,7 @@ from lpx.errors import DownloadError
 from lpx.store import list_models
 from lpx.store.fetch import fetch
 from lpx.store.verify import verify
+from tests.server.live_server import eventually
 from tests.store.fake_hub import Hub
 from tests.store.killed_pulls import IMPATIENT
 
@@ -109,8 +110,7 @@ print(model.path, "waiting" in phases)
         first = subprocess.Popen(command, **start)
         assert hub.reached_pause.wait(60)
         second = subprocess.Popen(command, **start)
-        while second.poll() is None and not _waits_for_a_lock(second.pid):
-            os.sched_yield()
+        eventually(lambda: second.poll() is not None or _waits_for_a_lock(second.pid), "the wait for the first")
         assert second.poll() is None
         hub.gate.set()
         outputs = [process.communicate(timeout=120)[0].split() for process in (first, second)]
