@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpx.cli.option_groups import ModelOptions
+from lpx.errors import ModelNotFoundError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from lpx.options import EngineOptions
     from lpx.store import StoredModel
 
+_SOURCES = ("hf", "ms", "pypi", "http", "https")
 _QUIET_SECONDS = 1.0  # loading that takes less shows no bar
 
 
@@ -33,6 +35,10 @@ def resolve_engine_options(
     model = options.model or store.DEFAULT_MODEL
     if needs_pull(options):
         pull_with_progress(model, folder)
+    elif model.partition(":")[0].lower() in _SOURCES and not Path(model).exists():
+        raise ModelNotFoundError(
+            f"{model[:200]} is where a model comes from; fetch it first: lpx models pull {model[:200]}"
+        )
     if served_model_name is None and not Path(model).exists():
         stored = store.find_stored(model, folder)
         served_model_name = None if stored is None else stored.name

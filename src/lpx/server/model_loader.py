@@ -37,6 +37,7 @@ class ModelLoader:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._model = options.model  # as it was last asked for: a path, a name, or a name with a version
+        self._is_stored = False  # asked for over HTTP: a name of the model folder, and never a path
         self.loaded: Target | None = None  # what the last engine was made from, where that is known
 
     def __call__(self, progress: Progress) -> AsyncEngine:
@@ -55,6 +56,8 @@ class ModelLoader:
         from lpx.store import find_stored
 
         folder = models_dir(self._options.models_dir)
+        if model is None and self._is_stored:
+            model = self._model
         if model is None:
             stored = None if Path(self._model).exists() else find_stored(self._model, folder)
             path = resolve_model(self._model, folder)
@@ -75,7 +78,9 @@ class ModelLoader:
         """An engine on `target`, of which `model` is the name that was asked for. Raises what `Engine.load` does."""
         options = replace(self._options, model=str(target.path), served_model_name=target.served_name)
         engine = self._load(options, progress)
-        self._model, self.loaded = model or self._model, target
+        if model is not None:
+            self._model, self._is_stored = model, True
+        self.loaded = target
         return engine
 
     def _served_name(self, stored_name: str | None) -> str | None:

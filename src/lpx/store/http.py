@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_REDIRECTS = 10
 _MOST_JSON_BYTES = 32 << 20
+_TRIES_OF_QUESTIONS = 3  # before anything is fetched: somebody waits to hear that there is no network
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})  # a later try may go better
 
 
@@ -59,6 +60,10 @@ class Web:
 
     def __exit__(self, *ending: object) -> None:
         self._client.close()
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """`persist` for what is asked before anything is fetched."""
+        return self.persist(question, tries=_TRIES_OF_QUESTIONS)
 
     @contextlib.contextmanager
     def get(self, url: str, headers: Mapping[str, str] | None = None, what: str = "") -> Iterator[httpx.Response]:
@@ -108,17 +113,20 @@ class Web:
             except (ValueError, RecursionError):
                 raise DownloadError(f"{_host(url)} answers {what} with something that is not JSON") from None
 
-        return self.persist(ask)
+        return self.ask(ask)
 
-    def persist(self, ask: Callable[[], Any], progressed: Callable[[], bool] = lambda: False) -> Any:
+    def persist(
+        self, ask: Callable[[], Any], progressed: Callable[[], bool] = lambda: False, *, tries: int | None = None
+    ) -> Any:
         """`ask` again while it raises TryAgain: so often in a row, unless `progressed` says that it came further."""
+        tries = self.patience.tries if tries is None else min(tries, self.patience.tries)
         failures = 0
         while True:
             try:
                 return ask()
             except TryAgain as failure:
                 failures = 1 if progressed() else failures + 1
-                if failures >= self.patience.tries:
+                if failures >= tries:
                     raise DownloadError(f"{failure}; tried {failures} times, try again later") from failure
                 pause = self.patience.pause_s * 2 ** (failures - 1) if failure.after_s is None else failure.after_s
                 self.patience.sleep(min(pause, self.patience.longest_pause_s))

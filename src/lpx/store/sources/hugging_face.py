@@ -33,10 +33,12 @@ class HuggingFaceSource:
         from huggingface_hub import constants, get_token, hf_hub_url
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
+        if constants.HF_HUB_OFFLINE:
+            raise DownloadError("HF_HUB_OFFLINE is set, so Hugging Face is not asked; unset it to pull from there")
         endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         web.check_endpoint(endpoint, "HF_ENDPOINT")
         token = get_token()
-        info = web.persist(lambda: self._info(endpoint, token, web.patience.timeout_s))
+        info = web.ask(lambda: self._info(endpoint, token, web.patience.timeout_s))
         where = f"hf:{self.repository}"
         files = [_hub_file(sibling) for sibling in info.siblings or ()]
         kind, chosen, quant = choose(files, self.wanted, where)
