@@ -3,7 +3,7 @@
     python benchmarks/accuracy.py MODEL.gguf [MODEL.gguf ...] --cache FOLDER [--peer-python PEER_ENV/bin/python]
 
 Mean Kullback-Leibler divergence KL(reference || engine) in nats and the share of positions with the same likeliest
-token, over every position of the texts in `benchmarks/data`, in windows. With `--peer-python` (an interpreter that has
+token, over every position of the texts that LPX brings, in windows. With `--peer-python` (an interpreter that has
 llama-cpp-python) llama.cpp is measured the same way: same ids, same windows, same reference. Needs `pip install gguf`.
 """
 
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 from gguf_reference import reference_log_probs
-from lpx_rows import LpxRows
 from workers.process import Worker
 
-DATA = Path(__file__).parent / "data"
-TEXTS = ("english.txt", "chinese.txt", "code.txt")
+from lpx.options import EngineOptions
+from lpx.quality import ScoredModel, bundled_texts, compare_logits, make_windows
+
 LIMITS = {"kl": 0.003, "top1": 0.98, "against_peer": 1.2}
 
 
@@ -41,12 +41,14 @@ def main():
 
 
 def measure(path, options):
-    with LpxRows(path, options.window, options.threads, options.isa) as lpx:
-        windows = make_windows(lpx, options.window)
-        reference = reference_log_probs(path, windows, options.cache)
-        result = {"model": path.name, "tokens": sum(map(len, windows)), "isa": lpx.isa}
-        rows = (row for window in windows for row in lpx.log_probs(window))
-        result["lpx"] = compare(reference, rows)
+    with ScoredModel(EngineOptions(str(path), threads=options.threads, isa=options.isa), options.window) as model:
+        windows = make_windows(model.tokenizer, bundled_texts(), options.window)
+        window_ids = [list(window.token_ids) for window in windows]
+        reference = reference_log_probs(path, window_ids, options.cache)
+        model.load()
+        result = {"model": path.name, "tokens": sum(map(len, window_ids)), "isa": model.info.isa}
+        blocks = (block for ids in window_ids for block in model.logits(ids))
+        result["lpx"] = compare(windows, reference, blocks)
     if options.peer_python:
         with tempfile.TemporaryDirectory(dir=options.cache) as folder:
             file = Path(folder) / "peer.npy"
@@ -55,9 +57,10 @@ def measure(path, options):
                 loaded = peer.ask(
                     "load", model=str(path.resolve()), threads=threads, context=options.window, sequences=1
                 )
-                peer.ask("logprobs", windows=windows, path=str(file))
+                peer.ask("logprobs", windows=window_ids, path=str(file))
             result["peer_engine"] = loaded["engine"]
-            result["peer"] = compare(reference, np.load(file, mmap_mode="r"))
+            rows = np.load(file, mmap_mode="r")
+            result["peer"] = compare(windows, reference, (rows[at : at + 1] for at in range(len(rows))))
         result["ratio"] = result["lpx"]["kl"] / result["peer"]["kl"]
     result["passed"] = (
         result["lpx"]["kl"] <= LIMITS["kl"]
@@ -67,30 +70,17 @@ def measure(path, options):
     return result
 
 
-def make_windows(lpx, size):
-    """Ids of each text in pieces of `size`; a model that wants BOS gets it at the head of every piece."""
-    windows = []
-    for name in TEXTS:
-        ids = lpx.encode((DATA / name).read_text(encoding="utf-8"))
-        head = [lpx.bos_id] if lpx.add_bos else []
-        step = size - len(head)
-        windows += [head + ids[start : start + step] for start in range(0, len(ids), step)]
-    return windows
+def compare(windows, reference, blocks):
+    """Figures over all rows; `blocks` of logits or log-probabilities come in the order of `reference`."""
 
+    def pairs():
+        row = 0
+        for block in blocks:
+            yield reference[row : row + len(block)], block
+            row += len(block)
 
-def compare(reference, rows):
-    """Figures over all rows of log-probabilities; `rows` yields them in the order of `reference`."""
-    divergences, agreed, compared = [], 0, 0
-    for expected, row in zip(reference, rows, strict=True):
-        expected, row = expected.astype(np.float64), np.asarray(row, dtype=np.float64)
-        divergences.append(float(np.exp(expected) @ (expected - row)))
-        agreed += int(expected.argmax() == row.argmax())
-        compared += 1
-    return {
-        "kl": float(np.mean(divergences)),
-        "kl_99th": float(np.percentile(divergences, 99)),
-        "top1": agreed / compared,
-    }
+    figures = compare_logits(windows, pairs())
+    return {"kl": figures.kl, "kl_99th": figures.p99_kl, "top1": figures.top1}
 
 
 def print_table(results):

@@ -3,7 +3,7 @@
     python benchmarks/kv_cache.py MODEL.gguf [MODEL.gguf ...] [--types bf16,q8,...] [--json] [--update-table]
 
 Quality: mean KL(f16 || type) in nats and the share of positions with the same likeliest token, over every position of
-the texts in `benchmarks/data`, in windows; on weights that were dequantized, for int8 activations turn any change of
+the texts that LPX brings, in windows; on weights that were dequantized, for int8 activations turn any change of
 rounding into a difference of their own (`--own-weights` measures with that). Speed: decoding one stream behind
 `--context` tokens, in rounds in which the types take turns; the ratio is the median over the rounds of type / f16 in
 the same round. `--update-table` writes the figures of the types with q4 into the table that is shown at start-up.
@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from accuracy import make_windows
-from lpx_rows import LpxRows
 
 from lpx.model.files import open_model
+from lpx.options import EngineOptions
+from lpx.quality import ScoredModel, bundled_texts, compare_distributions, make_windows, spread
 from lpx.runtime.cpu.executor import CpuExecutor
 from lpx.runtime.kv_quality import KvQuality, read_table
 from lpx.runtime.options import RuntimeOptions
@@ -85,32 +85,20 @@ def measure(path, types, options):
 
 
 def quality(path, types, options):
-    """Figures of each type; all types run side by side, so that no distribution has to be kept."""
-    divergence, agreed = dict.fromkeys(types, 0.0), dict.fromkeys(types, 0)
-    sides = {
-        kind: LpxRows(path, options.window, options.threads, options.isa, kind, float_weights=not options.own_weights)
-        for kind in types
-    }
-    positions = 0
-    try:
-        windows = make_windows(sides[REFERENCE], options.window)
-        if options.windows:
-            windows = windows[:: max(1, len(windows) // options.windows)][: options.windows]
-        for window in windows:
-            for rows in zip(*(side.log_probs(window) for side in sides.values()), strict=True):
-                expected = rows[0]
-                probabilities = np.exp(expected)
-                positions += 1
-                for kind, row in zip(types, rows, strict=True):
-                    divergence[kind] += float(probabilities @ (expected - row))
-                    agreed[kind] += int(expected.argmax() == row.argmax())
-    finally:
-        for side in sides.values():
-            side.close()
-    return {
-        kind: {"positions": positions, "kl": divergence[kind] / positions, "top1": agreed[kind] / positions}
-        for kind in types
-    }
+    """Figures of each type against the reference type, which stays loaded."""
+    figures = {}
+    dequantize = not options.own_weights
+    shared = {"threads": options.threads, "isa": options.isa}
+    of_type = {kind: EngineOptions(str(path), kv_cache_dtype=kind, **shared) for kind in types}
+    with ScoredModel(of_type[REFERENCE], options.window, dequantize=dequantize) as reference:
+        windows = spread(make_windows(reference.tokenizer, bundled_texts(), options.window), options.windows)
+        reference.load()
+        for kind in types[1:]:
+            found = compare_distributions(
+                of_type[kind], reference, windows, window=options.window, dequantize=dequantize
+            )
+            figures[kind] = {"positions": found.positions, "kl": found.kl, "top1": found.top1}
+    return figures
 
 
 def speed(path, types, options):

@@ -139,6 +139,30 @@ class Peer:
         out.flush()
         return {"rows": row}
 
+    def losses(self, windows, scored):
+        """Negative log-likelihoods in nats of the tokens behind rows [begin, end) of each window, all in one list."""
+        found = []
+        for window, (begin, end) in zip(windows, scored, strict=True):
+            llama_cpp.llama_memory_clear(self.memory, True)
+            for start in range(0, len(window), self.batch_size):
+                chunk = window[start : start + self.batch_size]
+                wanted = [begin <= start + i < end for i in range(len(chunk))]
+                self._decode([(token, start + i, 0, wanted[i]) for i, token in enumerate(chunk)])
+                for i in (i for i, this in enumerate(wanted) if this):
+                    pointer = llama_cpp.llama_get_logits_ith(self.context, i)
+                    logits = np.ctypeslib.as_array(pointer, shape=(self.vocab_size,)).astype(np.float64)
+                    most = logits.max()
+                    target = window[start + i + 1]
+                    found.append(float(np.log(np.exp(logits - most).sum()) + most - logits[target]))
+        return {"losses": found}
+
+    def tokenize(self, text):
+        """Ids as `llama-perplexity` makes them: special tokens are added, and none is read out of the text."""
+        vocab, data = llama_cpp.llama_model_get_vocab(self.model), text.encode()
+        ids = (llama_cpp.llama_token * (len(data) + 2))()
+        count = llama_cpp.llama_tokenize(vocab, data, len(data), ids, len(ids), True, False)
+        return {"ids": list(ids[:count]), "bos": llama_cpp.llama_vocab_get_add_bos(vocab)}
+
 
 class Lookup:
     """Greedy answers with llama-cpp-python's prompt lookup and without."""
@@ -176,6 +200,8 @@ if __name__ == "__main__":
             "load": peer.load,
             "generate": peer.generate,
             "logprobs": peer.logprobs,
+            "losses": peer.losses,
+            "tokenize": peer.tokenize,
             "load_lookup": answers.load,
             "answer": answers.answer,
         }

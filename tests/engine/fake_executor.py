@@ -79,6 +79,7 @@ class ByteTokenizer:
 
     def __init__(self, add_bos: bool = False) -> None:
         self.add_bos = add_bos
+        self.special_texts = {"bos_token": f"<{BOS}>", "eos_token": f"<{EOS}>"}
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         return ([BOS] if self.add_bos and add_special else []) + list(text.encode())

@@ -91,3 +91,13 @@ def test_spelled_markers_are_text_unless_asked_for(real_tokenizer: LiveServer) -
     assert ids(content=marker, parse_special=True) == [256]
     assert ids(prompt="a", add_special_tokens=False) == ids(content="a")
     assert ids(prompt="a") == ids(content="a", add_special=True)
+
+
+def test_tokenizer_info_names_special_tokens_template_and_sizes(shared_server: LiveServer) -> None:
+    answer = shared_server.get("/tokenizer_info").json()
+    assert answer["bos_token"] == "<256>"
+    assert answer["eos_token"] == "<257>"
+    assert answer["pad_token"] is answer["unk_token"] is None
+    assert answer["eos_token_ids"] == [257]
+    assert "m.content" in answer["chat_template"]
+    assert (answer["model_max_length"], answer["vocab_size"]) == (256, 259)

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import pairwise
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lpx.bench.measurement import Measurement
 from lpx.bench.roofline import MemoryReader, ReadBandwidth
 from lpx.bench.series import Series
+from lpx.bench.streams import Pass, Streams
 from lpx.errors import ConfigError
 
 if TYPE_CHECKING:
     from lpx.engine.engine import Engine
-    from lpx.engine.outputs import EngineInfo, RequestDelta
+    from lpx.engine.outputs import EngineInfo
+    from lpx.options import EngineOptions
     from lpx.runtime.cpu.executor import CpuExecutor
 
 _WARM_UP_STEPS = 4
@@ -96,6 +100,82 @@ class Latency:
     limit: DecodeLimit
     step: StepBreakdown
 
+    def measurement(self, options: EngineOptions, started: datetime, seconds: float) -> Measurement:
+        """For the ledger; `options` are those that the engine was loaded with."""
+        from lpx.bench.engine_settings import settings_of
+        from lpx.bench.engine_subject import engine_subject, model_path, multiply_adds_per_token
+
+        path, limit, step = model_path(options), self.limit, self.step
+        engine = {**settings_of(options), "model": str(path)}
+        engine.pop("models_dir", None)
+        series = {
+            "prefill_tokens_per_second": self.prefill_tokens_per_second,
+            "decode_tokens_per_second": self.decode_tokens_per_second,
+            "ttft_ms": self.time_to_first_token_ms,
+            "decode_step_ms": self.decode_step_ms,
+            "turns_read_bytes_per_second": limit.turns_read_bytes_per_second,
+        }
+        return Measurement(
+            kind="latency",
+            subject=engine_subject(self.in_use),
+            settings={
+                "engine": engine,
+                "input_len": self.input_len,
+                "output_len": self.output_len,
+                "batch_size": self.batch_size,
+                "repeats": self.repeats,
+            },
+            figures={
+                "prefill_tokens_per_second": self.prefill_tokens_per_second.median,
+                "decode_tokens_per_second": self.decode_tokens_per_second.median,
+                "ttft_ms_median": self.time_to_first_token_ms.median,
+                "decode_step_ms_median": self.decode_step_ms.median,
+                "mean_context_tokens": limit.mean_context,
+                "weight_bytes_per_token": limit.weight_bytes_per_token,
+                "kv_bytes_per_token": limit.kv_bytes_per_token,
+                "multiply_adds_per_token": float(multiply_adds_per_token(path)),
+                "read_bytes_per_second": limit.best_read.bytes_per_second,
+                "limit_tokens_per_second": limit.tokens_per_second,
+                "limit_fraction": limit.fraction,
+                "turns_read_bytes_per_second": limit.turns_read_bytes_per_second.median,
+                "turns_limit_tokens_per_second": limit.turns_tokens_per_second,
+                "turns_limit_fraction": limit.turns_fraction,
+                **{f"step_{name}_ms": part.ms for name, part in step.parts.items()},
+            },
+            samples={name: one.values for name, one in series.items()},
+            batch_size=self.batch_size,
+            input_len=self.input_len,
+            output_len=self.output_len,
+            started=started,
+            seconds=seconds,
+        )
+
+
+def measure_latency_again(settings: Mapping[str, Any]) -> Measurement:
+    """Load an engine and measure what the `settings` of a measurement of this kind say.
+
+    Raises ConfigError for settings that are not those, and what loading and measuring raise.
+    """
+    from lpx.bench.engine_settings import options_from
+    from lpx.engine.engine import Engine
+
+    own = {name: value for name, value in settings.items() if name != "engine"}
+    if not isinstance(settings.get("engine"), Mapping) or own.keys() != {
+        "input_len",
+        "output_len",
+        "batch_size",
+        "repeats",
+    }:
+        raise ConfigError("these are not the settings of a latency measurement")
+    options = options_from(settings["engine"])
+    engine = Engine.load(options)
+    try:
+        started, begun = datetime.now(timezone.utc), perf_counter()
+        measured = measure_latency(engine, **own)
+        return measured.measurement(options, started, perf_counter() - begun)
+    finally:
+        engine.close()
+
 
 def measure_latency(
     engine: Engine,
@@ -129,7 +209,7 @@ def measure_latency(
     _prefill(engine, prompts.fresh())
     _decode(engine, prompts.fresh(), min(steps, _WARM_UP_STEPS))
     prefill_seconds: list[float] = []
-    passes: list[_Pass] = []
+    passes: list[Pass] = []
     turns: list[float] = []  # one more than there are passes
 
     def take_turn() -> None:
@@ -224,75 +304,19 @@ class _Prompts:
         return [[self._random.randrange(self._vocab_size) for _ in range(self._length)] for _ in range(self._count)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """Decode steps in which all streams got a token."""
-
-    steps: int
-    seconds: float
-    mean_context: float
-
-
-def _add_requests(engine: Engine, prompts: list[list[int]], max_tokens: int) -> set[str]:
-    from lpx.engine.sampling_params import SamplingParams
-
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, speculative="off")
-    return {engine.add_request(prompt, params) for prompt in prompts}
-
-
-def _step(engine: Engine) -> list[RequestDelta]:
-    deltas = engine.step()
-    for delta in deltas:
-        if delta.error is not None:
-            raise delta.error
-    return deltas
-
-
 def _prefill(engine: Engine, prompts: list[list[int]]) -> float:
     """Seconds until all prompts have their first token."""
-    started = perf_counter()
-    try:
-        _add_requests(engine, prompts, max_tokens=1)
-        while engine.has_work:
-            _step(engine)
-        return perf_counter() - started
-    finally:
-        engine.abort_all()
+    with Streams(engine, prompts, max_tokens=1) as streams:
+        return streams.prefill()
 
 
-def _decode(engine: Engine, prompts: list[list[int]], steps: int, begin: Callable[[], None] | None = None) -> _Pass:
-    """Prefill, then `steps` steps, fewer when a stream is at the end of its context; `begin` is called between.
-
-    Prompts that are computed in several steps begin to decode one after the other, so the requests are for as many
-    tokens as fit and are aborted when the steps are done.
-    """
-    room = engine.info.max_model_len - len(prompts[0])
-    try:
-        waiting = _add_requests(engine, prompts, max_tokens=room)
-        ended = False
-        while waiting:
-            for delta in _step(engine):
-                waiting.discard(delta.request_id)
-                ended = ended or delta.finish_reason is not None
-        if ended:
-            raise ConfigError(
-                "the first stream was at the end of its context before the last one began to decode; raise "
-                "--max-num-batched-tokens or --max-model-len, or lower --batch-size or --input-len"
-            )
-        context = sum(len(sequence.tokens) for sequence in engine.scheduler.running) / len(prompts)
+def _decode(engine: Engine, prompts: list[list[int]], steps: int, begin: Callable[[], None] | None = None) -> Pass:
+    """Prefill, then `steps` steps, fewer when a stream is at the end of its context; `begin` is called between."""
+    with Streams(engine, prompts) as streams:
+        streams.prefill()
         if begin is not None:
             begin()
-        done = 0
-        started = perf_counter()
-        while done < steps and not ended:
-            deltas = _step(engine)
-            if len(deltas) < len(prompts):
-                raise ConfigError("the KV cache is too small for all streams at once; raise --kv-cache-memory")
-            done += min(len(delta.token_ids) for delta in deltas)  # the engine may run several steps at once
-            ended = any(delta.finish_reason is not None for delta in deltas)
-        return _Pass(done, perf_counter() - started, context + (done - 1) / 2)
-    finally:
-        engine.abort_all()
+        return streams.decode(steps)
 
 
 def _profile(engine: Engine, executor: CpuExecutor, prompts: _Prompts, steps: int, passes: int) -> StepBreakdown:
@@ -307,7 +331,7 @@ def _profile(engine: Engine, executor: CpuExecutor, prompts: _Prompts, steps: in
     return sorted(found, key=lambda breakdown: breakdown.step_ms)[len(found) // 2]
 
 
-def _breakdown(profile: dict[str, float], done: _Pass) -> StepBreakdown:
+def _breakdown(profile: dict[str, float], done: Pass) -> StepBreakdown:
     seconds = {name: sum(profile[phase] for phase in phases) for name, phases in _PARTS.items()}
     seconds["python"] = done.seconds - sum(profile.values())
     return StepBreakdown(

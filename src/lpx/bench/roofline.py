@@ -6,11 +6,14 @@ repetitions, because other programs can only take away. GB are 1e9 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from lpx import _native
+from lpx.bench.measurement import Measurement, Subject
 from lpx.bench.series import Series
 from lpx.errors import ConfigError, MemoryLimitError
 
@@ -32,6 +35,11 @@ class ReadPattern:
     name: str
     streams: int  # groups of 16 rows read side by side
     fetched: bool  # ahead, as the matrix kernels do; else the machine's own prefetching alone
+
+    @property
+    def slug(self) -> str:
+        """For names of figures: `read_4_prefetched`."""
+        return f"read_{self.streams}_{'prefetched' if self.fetched else 'plain'}"
 
 
 READ_PATTERNS = (
@@ -82,6 +90,40 @@ class Roofline:
     l2: ReadFigure | None  # each thread in half of its core's cache; None: not described, or not apart from the L3
     l3: ReadFigure | None  # all threads in half of what they share
     peaks: dict[str, PeakFigure | None]  # by PEAK_KINDS; None: the instruction set has no unit
+
+    def measurement(self, started: datetime, seconds: float) -> Measurement:
+        """For the ledger. It is of the machine, so it names no model."""
+        from lpx import __version__
+
+        reads = {"read": self.memory, "l3_read": self.l3, "l2_read": self.l2}
+        figures = {f"{name}_bytes_per_second": read.bytes_per_second for name, read in reads.items() if read}
+        samples = {f"{one.pattern.slug}_bytes_per_second": one.repetitions.values for one in self.memory.patterns}
+        for kind, peak in self.peaks.items():
+            if peak is not None:
+                figures[f"{kind}_multiply_adds_per_second"] = peak.multiply_adds_per_second
+                samples[f"{kind}_multiply_adds_per_second"] = peak.repetitions.values
+        return Measurement(
+            kind="roofline",
+            subject=Subject(
+                model="",
+                engine="lpx",
+                engine_version=__version__,
+                device="cpu",
+                isa=self.memory.isa,
+                threads=self.memory.threads,
+            ),
+            settings={"threads": self.memory.threads, "isa": self.memory.isa},
+            figures=figures,
+            samples=samples,
+            started=started,
+            seconds=seconds,
+        )
+
+
+def measure_roofline_again(settings: Mapping[str, Any]) -> Measurement:
+    """Measure what the `settings` of a measurement of this kind say. Raises as `measure_roofline` does."""
+    started, begun = datetime.now(timezone.utc), perf_counter()
+    return measure_roofline(settings.get("threads"), settings.get("isa")).measurement(started, perf_counter() - begun)
 
 
 def measure_roofline(
@@ -140,6 +182,10 @@ class MemoryReader:
 
     def read(self, pattern: ReadPattern, seconds: float) -> ReadFigure:
         return _read(self._machine, pattern, self._own, seconds)
+
+    def multiply(self, kind: str, seconds: float) -> list[float]:
+        """Multiply-adds a second by repetition; none when the kernel set has no unit for one of `PEAK_KINDS`."""
+        return self._machine.multiply_add(kind, seconds)
 
 
 def _open(

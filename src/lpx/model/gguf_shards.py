@@ -24,6 +24,18 @@ def is_later_shard(path: Path) -> bool:
     return match is not None and int(match["number"]) > 1
 
 
+def all_shards(path: Path) -> list[Path]:
+    """The files of the model whose first is `path`, by their names; those that are missing are left out."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        return [path]
+    return [part for number in range(1, int(match["count"]) + 1) if (part := _part(path, match, number)).exists()]
+
+
+def _part(path: Path, match: re.Match[str], number: int) -> Path:
+    return path.with_name(f"{match['stem']}-{number:05}-of-{match['count']}.gguf")
+
+
 def open_shards(path: Path) -> tuple[list[MappedFile], dict[str, Any], dict[str, StoredTensor]]:
     """All files of the model whose only or first file is `path`, with their metadata and tensors.
 
@@ -49,7 +61,7 @@ def open_shards(path: Path) -> tuple[list[MappedFile], dict[str, Any], dict[str,
                 f"{path}: part {number + 1} of a split model; open the first, -00001-of-{count:05}.gguf"
             )
         for index in range(1, count):
-            part = path.with_name(f"{match['stem']}-{index + 1:05}-of-{count:05}.gguf")
+            part = _part(path, match, index + 1)
             if not part.exists():
                 raise ModelFileError(f"{path}: the model is split into {count} files, but {part.name} is missing")
             shard = GgufFile(part)

@@ -19,7 +19,7 @@ TABLE = Path(__file__).with_suffix(".json")
 
 @dataclass(frozen=True, slots=True)
 class KvQuality:
-    """Distance of next-token distributions from those with a cache of f16, over the texts of benchmarks/data."""
+    """Distance of next-token distributions from those with a cache of f16, over the texts of lpx.quality."""
 
     model: str  # name of the file that was measured
     architecture: str

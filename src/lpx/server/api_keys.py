@@ -32,6 +32,12 @@ _KEY = re.compile(r"[\x21-\x7e]+")  # what a header can carry
 _SECRET = secrets.token_bytes(32)
 
 
+class ApiKeyError(ConfigError):
+    """Keys, or the file that holds them, cannot be used."""
+
+    help_code = "LPX-E045"
+
+
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """One client of the service."""
@@ -51,7 +57,7 @@ class KeyRing:
     """All keys that are accepted. With none but those of admins, everybody may use the service."""
 
     def __init__(self, keys: Iterable[str] = (), path: Path | None = None, admin_keys: Iterable[str] = ()) -> None:
-        """`keys` are plain keys; `path` is a file of them (see `parse_key_file`). Raises `ConfigError`."""
+        """`keys` are plain keys; `path` is a file of them (see `parse_key_file`). Raises `ApiKeyError`."""
         self._given = tuple(dict.fromkeys(keys))
         self._admins = tuple(dict.fromkeys(admin_keys))
         self._path = path
@@ -73,7 +79,7 @@ class KeyRing:
         return self._path is not None
 
     def reload(self) -> None:
-        """Read the file again. Raises `ConfigError`, and goes on with the keys that it had."""
+        """Read the file again. Raises `ApiKeyError`, and goes on with the keys that it had."""
         self._keys = self._read()
 
     def find(self, candidate: str) -> ApiKey | None:
@@ -94,14 +100,14 @@ class KeyRing:
         keys = [_key(text, None, Limits(), "--api-key") for text in self._given] + entries
         keys += [_key(text, None, Limits(), "--admin-api-key", admin=True) for text in self._admins]
         if self._path is not None and not entries:
-            raise ConfigError(f"the key file {self._path} holds no keys; write one on a line, or leave the option out")
+            raise ApiKeyError(f"the key file {self._path} holds no keys; write one on a line, or leave the option out")
         if len(keys) > MAX_KEYS:
-            raise ConfigError(f"{len(keys)} API keys are too many; at most {MAX_KEYS} can be told apart in time")
+            raise ApiKeyError(f"{len(keys)} API keys are too many; at most {MAX_KEYS} can be told apart in time")
         for what in ("digest", "name"):
             seen: dict[object, str] = {}
             for key in keys:
                 if getattr(key, what) in seen:
-                    raise ConfigError(
+                    raise ApiKeyError(
                         f"the API keys {seen[getattr(key, what)]} and {key.name} have the same "
                         f"{'key' if what == 'digest' else 'name'}; each must have its own"
                     )
@@ -115,7 +121,7 @@ def _digest(text: str) -> bytes:
 
 def _key(text: str, name: str | None, limits: Limits, where: str, *, admin: bool = False) -> ApiKey:
     if not _KEY.fullmatch(text) or len(text) > MAX_KEY_LENGTH:
-        raise ConfigError(
+        raise ApiKeyError(
             f"{where}: a key must have 1 to {MAX_KEY_LENGTH} visible ASCII characters and no spaces; "
             'make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
         )
@@ -133,15 +139,15 @@ def _read_file(path: Path) -> tuple[list[ApiKey], Limits]:
             mode = os.fstat(file.fileno()).st_mode
             data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as exc:
-        raise ConfigError(f"the key file {path} cannot be read: {exc.strerror}") from None
+        raise ApiKeyError(f"the key file {path} cannot be read: {exc.strerror}") from None
     if stat.S_ISREG(mode) and mode & 0o077:
         logger.warning("others on this machine may read or change the key file %s: chmod 600 %s", path, path)
     if len(data) > _MAX_FILE_BYTES:
-        raise ConfigError(f"the key file {path} is larger than {_MAX_FILE_BYTES} bytes")
+        raise ApiKeyError(f"the key file {path} is larger than {_MAX_FILE_BYTES} bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise ConfigError(f"the key file {path} is not UTF-8 text") from None
+        raise ApiKeyError(f"the key file {path} is not UTF-8 text") from None
     return parse_key_file(text, str(path))
 
 
@@ -151,7 +157,7 @@ def parse_key_file(text: str, source: str) -> tuple[list[ApiKey], Limits]:
     A line is `KEY` or `NAME:KEY`, then any `LIMIT=NUMBER` (names as in `Limits`), and `admin` for a key that may change
     what is served. `*` in place of a key sets limits for all keys. Empty lines are passed over, and what stands behind
     a `#` at the beginning of a line or after a space.
-    Raises `ConfigError`, which names the line and repeats nothing of it.
+    Raises `ApiKeyError`, which names the line and repeats nothing of it.
     """
     keys: list[ApiKey] = []
     defaults = Limits()
@@ -178,7 +184,7 @@ def _limits(fields: list[str], where: str) -> Limits:
     for field_ in fields:
         name, equals, number = field_.partition("=")
         if name not in limit_names() or not equals or name in values or not re.fullmatch(r"[1-9][0-9]{0,14}", number):
-            raise ConfigError(
+            raise ApiKeyError(
                 f"{where}: after the key come limits as NAME=NUMBER, each once, and admin; names are "
                 f"{', '.join(limit_names())}"
             )

@@ -71,6 +71,7 @@ ROUTES: dict[str, Literal["public", "inference", "admin"]] = {
     "/v1/embeddings": "inference",
     "/tokenize": "inference",
     "/detokenize": "inference",
+    "/tokenizer_info": "inference",
     "/v1/models": "inference",
     "/v1/models/{name:path}": "inference",
     "/admin/models/reload": "admin",
@@ -79,7 +80,7 @@ _ENDPOINTS = (
     "GET / (the console), GET /health, GET /health/live, GET /health/ready, GET /version, GET /metrics, "
     "GET /openapi.json, GET /v1/models, POST /generate, POST /v1/completions, POST /v1/chat/completions, "
     "POST /v1/responses, POST /v1/messages, POST /v1/messages/count_tokens, POST /v1/embeddings, POST /tokenize, "
-    "POST /detokenize, GET and POST /admin/models/reload, WebSocket /v1/stream"
+    "POST /detokenize, GET /tokenizer_info, GET and POST /admin/models/reload, WebSocket /v1/stream"
 )
 
 

@@ -7,6 +7,7 @@ infinity is -9999.0 (the engine sees to it), since JSON has no infinity.
 from __future__ import annotations
 
 import codecs
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +48,11 @@ class CompletionLogprobs:
 
 
 def _top(entry: TokenLogprobDict) -> dict[str, float]:
-    # The token itself comes first. Texts may collide (parts of characters): the first one keeps the name.
+    # The token itself comes first. Texts may collide (parts of characters): the likeliest one keeps the name, for
+    # clients compare the largest value with the token's own to see whether it was the likeliest.
     top: dict[str, float] = {}
     for logprob in entry.values():
-        top.setdefault(logprob.decoded_token, logprob.logprob)
+        top[logprob.decoded_token] = max(logprob.logprob, top.get(logprob.decoded_token, -math.inf))
     return top
 
 

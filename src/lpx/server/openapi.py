@@ -169,6 +169,20 @@ _ANSWERS: dict[str, Schema] = {
         }
     ),
     "Text": _object({"prompt": _STRING, "content": _STRING}),
+    "TokenizerInfo": _object(
+        {
+            "bos_token": _nullable(_STRING),
+            "eos_token": _nullable(_STRING),
+            "pad_token": _nullable(_STRING),
+            "unk_token": _nullable(_STRING),
+            "add_bos_token": {"type": "boolean"},
+            "bos_token_id": _nullable(_COUNT),
+            "eos_token_ids": _list(_COUNT),
+            "chat_template": _nullable(_STRING),
+            "model_max_length": _COUNT,
+            "vocab_size": _COUNT,
+        }
+    ),
     "Error": _ERROR,
     "AnthropicError": _ANTHROPIC_ERROR,
 }
@@ -190,6 +204,7 @@ _OPERATIONS: tuple[tuple[str, str, type[BaseModel] | None, str, str, bool], ...]
     ("/v1/embeddings", "post", EmbeddingRequest, "Embeddings", "OpenAI's embeddings.", False),
     ("/tokenize", "post", TokenizeRequest, "Tokens", "Token ids of a text or a conversation.", False),
     ("/detokenize", "post", DetokenizeRequest, "Text", "The text of token ids.", False),
+    ("/tokenizer_info", "get", None, "TokenizerInfo", "Special tokens and chat template of the model.", False),
     ("/admin/models/reload", "post", ReloadRequest, "Reloaded", "Serve another version of the model.", False),
     ("/admin/models/reload", "get", None, "ReloadStatus", "What is served, and how far a reload is.", False),
 )

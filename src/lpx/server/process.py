@@ -17,7 +17,7 @@ import ssl
 import sys
 from typing import TYPE_CHECKING, Any
 
-from lpx.errors import ConfigError, LpxError
+from lpx.errors import ConfigError, LpxError, error_line
 from lpx.server.listen import bind_socket, is_loopback
 from lpx.server.log_format import set_up_logging
 from lpx.server.settings import ServerSettings, Tls
@@ -31,6 +31,18 @@ logger = logging.getLogger("lpx.server")
 
 _CLEANUP_S = 5.0  # after the grace period, for aborted requests to tell their clients
 _OTHER_FILES = 100  # open beside connections: the model, logs, libraries
+
+
+class ExposedError(ConfigError):
+    """Others can reach the address, and nothing asks them for a key."""
+
+    help_code = "LPX-E042"
+
+
+class TlsError(ConfigError):
+    """The certificate, its key or the authorities cannot be used."""
+
+    help_code = "LPX-E048"
 
 
 def serve(
@@ -58,7 +70,7 @@ def serve(
         finally:
             listener.close()
     except LpxError as exc:
-        print(f"error: {exc}", file=sys.stderr)
+        print(error_line(exc, exc.help_code), file=sys.stderr)
         return exc.exit_code
 
 
@@ -67,7 +79,7 @@ def _check_reach(listener: socket.socket, host: str, settings: ServerSettings, i
     if has_keys or is_loopback(listener):
         return
     if not insecure_no_auth:
-        raise ConfigError(
+        raise ExposedError(
             f"host {host} can be reached by other machines, and no API key is set: set one with --api-key-file or "
             "LPX_API_KEY, keep 127.0.0.1, or add --insecure-no-auth if the network is trusted"
         )
@@ -86,7 +98,7 @@ def _allow_connections(most: int) -> None:
 
 
 def _tls_options(tls: Tls) -> dict[str, Any]:
-    """uvicorn's, tried before the model is loaded; raises `ConfigError`."""
+    """uvicorn's, tried before the model is loaded; raises `TlsError`."""
     if tls.certfile is None:
         return {}
     from uvicorn.config import create_ssl_context
@@ -96,7 +108,7 @@ def _tls_options(tls: Tls) -> dict[str, Any]:
         create_ssl_context(tls.certfile, tls.keyfile, None, ssl.PROTOCOL_TLS_SERVER, tls.cert_reqs, tls.ca_certs, None)
     except (OSError, ssl.SSLError) as exc:
         named = ", ".join(file for file in files if file)
-        raise ConfigError(f"the TLS files {named} cannot be used: {exc}") from None
+        raise TlsError(f"the TLS files {named} cannot be used: {exc}") from None
     return {
         "ssl_certfile": tls.certfile,
         "ssl_keyfile": tls.keyfile,
@@ -222,8 +234,8 @@ def _stop(server: QuietServer, service: Service, number: int) -> None:
 
 def _report(error: Exception) -> int:
     if isinstance(error, LpxError):
-        print(f"error: {error}", file=sys.stderr)
+        print(error_line(error, error.help_code), file=sys.stderr)
         return error.exit_code or 1
     logger.error("the model could not be loaded", exc_info=error)
-    print(f"error: the model could not be loaded: {type(error).__name__}: {error}", file=sys.stderr)
+    print(error_line(f"the model could not be loaded: {type(error).__name__}: {error}"), file=sys.stderr)
     return 1

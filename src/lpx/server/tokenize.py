@@ -1,4 +1,7 @@
-"""`POST /tokenize` and `POST /detokenize`: what the model reads for a text or a conversation, and back."""
+"""`POST /tokenize` and `POST /detokenize`: what the model reads for a text or a conversation, and back.
+
+`GET /tokenizer_info` tells tools that have no files of the model about its special tokens.
+"""
 
 from __future__ import annotations
 
@@ -82,3 +85,23 @@ async def detokenize(request: Request) -> Response:
         )
     text = await engine.decode(wanted.tokens)
     return json_response({"prompt": text, "content": text})  # vLLM's name for it, and llama.cpp's
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(request: Request) -> Response:
+    """What lm-evaluation-harness asks to use the service's own tokenizer instead of files (vLLM's name for it)."""
+    engine = service_of(request).engine
+    tokenizer = engine.tokenizer
+    return json_response(
+        {
+            **{
+                name: tokenizer.special_texts.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
+            },
+            "add_bos_token": tokenizer.add_bos,
+            "bos_token_id": tokenizer.bos_id,
+            "eos_token_ids": sorted(tokenizer.eos_ids),
+            "chat_template": engine.chat_template_source,
+            "model_max_length": engine.info.max_model_len,
+            "vocab_size": engine.info.vocab_size,
+        }
+    )

@@ -6,11 +6,11 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from lpx.errors import DownloadError, UnsupportedModelError
+from lpx.errors import UnsupportedModelError
 from lpx.store.folder import StoredModel, find_stored
 from lpx.store.locks import Progress, name_lock
 from lpx.store.names import check_name, check_version, name_from
-from lpx.store.space import check_space
+from lpx.store.space import check_space, disk_error
 from lpx.store.versions import describe, partial_folder, publish
 
 
@@ -78,4 +78,4 @@ def convert_model(
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
-        raise DownloadError(f"cannot store {called} in {folder}: {error.strerror or error}") from error
+        raise disk_error(error)(f"cannot store {called} in {folder}: {error.strerror or error}") from error

@@ -24,7 +24,7 @@ from lpx.store.names import check_name, check_version
 from lpx.store.sources.package import PackageSource, fetch_package
 from lpx.store.sources.plan import Plan
 from lpx.store.sources.reference import parse_reference
-from lpx.store.space import check_space
+from lpx.store.space import check_space, disk_error
 from lpx.store.versions import partial_folder, publish, set_current
 
 _MAGIC = b"GGUF"
@@ -63,7 +63,7 @@ def fetch(
             plan = replace(plan, name=name) if name is not None else plan
             return _pull_plan(web, plan, folder, report, version, make_current)
     except OSError as error:
-        raise DownloadError(
+        raise disk_error(error)(
             f"cannot store {name or reference} in {folder}: {error.strerror or error}. What was fetched before is "
             "kept: make room and pull again"
         ) from error

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from lpx.errors import DownloadError, ModelNotFoundError, ModelStoreError, UnsupportedModelError
+from lpx.errors import ModelNotFoundError, ModelStoreError, UnsupportedModelError
 from lpx.model.models_dir import ORIGINAL
 from lpx.store import manifest
 from lpx.store.folder import StoredModel
 from lpx.store.locks import Progress, name_lock
 from lpx.store.names import check_name, check_version, name_from
-from lpx.store.space import check_space
+from lpx.store.space import check_space, disk_error
 from lpx.store.versions import describe, link_or_copy, model_files, partial_folder, publish
 
 _CHUNK = 1 << 20
@@ -78,7 +78,7 @@ def import_model(
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
-        raise DownloadError(f"cannot store {called} in {folder}: {error.strerror or error}") from error
+        raise disk_error(error)(f"cannot store {called} in {folder}: {error.strerror or error}") from error
 
 
 def _copy(source: Path, target: Path, report: Callable[[int], None]) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from datetime import datetime, timezone
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.option_groups import ModelOptions, spread_options
+from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
 from lpx.cli.tables import count_of
 
@@ -35,21 +39,29 @@ _PART_NAMES = {
 
 @spread_options
 def latency(
+    context: typer.Context,
+    profile: ProfileOption,
     model_options: ModelOptions,
     input_len: Annotated[int, typer.Option("--input-len", help="Tokens of each prompt.")] = 512,
     output_len: Annotated[int, typer.Option("--output-len", help="Tokens of each answer.")] = 128,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Streams at once.")] = 1,
     repeats: Annotated[int, typer.Option("--repeats", help="Measurements; their median is shown.")] = 5,
     json_output: _Json = False,
+    *,
+    ledger_options: LedgerOptions,
 ) -> None:
     """Measure one batch of requests: prefill and decode apart, the limit, and where a decode step spends its time.
 
     Example: lpx bench latency --model smollm2-135m --input-len 512 --output-len 128
     """
+    from lpx.bench.engine_subject import model_path
     from lpx.bench.latency import measure_latency
     from lpx.cli.loading import load_engine, resolve_engine_options
 
-    engine = load_engine(resolve_engine_options(model_options, measure_steps=False))
+    profile.announce(context)
+    options = resolve_engine_options(model_options, measure_steps=False)
+    engine = load_engine(options)
+    started, begun = datetime.now(timezone.utc), perf_counter()
     try:
         with StatusLine() as status:
             measured = measure_latency(
@@ -62,10 +74,13 @@ def latency(
             )
     finally:
         engine.close()
+    measurement = measured.measurement(options, started, perf_counter() - begun)
+    run_id = record(ledger_options, measurement, model=model_path(options))
     if json_output:
-        print(json.dumps(dataclasses.asdict(measured), ensure_ascii=False, indent=2))
+        print(json.dumps({"run_id": run_id, **dataclasses.asdict(measured)}, ensure_ascii=False, indent=2))
     else:
         _print_latency(measured)
+        print_run(run_id)
 
 
 def _print_latency(measured: Latency) -> None:

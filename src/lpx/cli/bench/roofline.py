@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from datetime import datetime, timezone
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lpx.cli.bench.recording import LedgerOptions, print_run, record
+from lpx.cli.option_groups import spread_options
 from lpx.cli.status_line import StatusLine
 from lpx.cli.tables import count_of
 
@@ -24,6 +28,7 @@ _PEAK_NAMES = {
 }
 
 
+@spread_options
 def roofline(
     threads: Annotated[
         int | None,
@@ -38,6 +43,8 @@ def roofline(
         ),
     ] = None,
     json_output: _Json = False,
+    *,
+    ledger_options: LedgerOptions,
 ) -> None:
     """Measure how fast this machine reads and multiplies: the limits of every model on it.
 
@@ -47,12 +54,15 @@ def roofline(
     """
     from lpx.bench.roofline import measure_roofline
 
+    started, begun = datetime.now(timezone.utc), perf_counter()
     with StatusLine() as status:
         measured = measure_roofline(threads, isa, progress=status.show)
+    run_id = record(ledger_options, measured.measurement(started, perf_counter() - begun))
     if json_output:
-        print(json.dumps(dataclasses.asdict(measured), ensure_ascii=False, indent=2))
+        print(json.dumps({"run_id": run_id, **dataclasses.asdict(measured)}, ensure_ascii=False, indent=2))
     else:
         _print_roofline(measured)
+        print_run(run_id)
 
 
 def _print_roofline(measured: Roofline) -> None:

@@ -24,6 +24,16 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     return min(quotas, default=None)
 
 
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Bytes that the group and its parents allow; None without a limit."""
+    limits = []
+    for folder in _folders(root, "memory"):
+        limit = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
+        if _positive(limit) and int(limit) < _NO_LIMIT:
+            limits.append(int(limit))
+    return min(limits, default=None)
+
+
 def memory_available(root: Path = Path("/")) -> int | None:
     """Bytes this process may still take before its group or a parent is at its limit; None without a limit.
 

@@ -1,0 +1,194 @@
+"""What a recorded answer says: its text piece by piece, how many tokens were there at which time, how it ended.
+
+Knows the formats of OpenAI's completions and chat and of `POST /generate`. Tokens are what the server counts (`usage`)
+or names (`token_ids`); the number of pieces says nothing about them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from lpx.bench.load.event_stream import read_events
+from lpx.bench.load.http_client import Exchange, RequestFailedError
+
+_EVENTS_A_STEP = 32  # about a tenth of a millisecond
+_DETAIL = 300  # characters of a server's words that are kept
+
+
+@dataclass(slots=True)
+class Piece:
+    """One event that brought something."""
+
+    at_s: float
+    has_text: bool  # content, reasoning, a tool's name or arguments, a refusal
+    visible: bool  # content
+    tokens: int | None  # of the whole answer up to here, where the server says so
+
+
+@dataclass(slots=True)
+class Answer:
+    """A whole answer. `pieces` is empty when it did not come as a stream."""
+
+    sent_s: float
+    ended_s: float
+    streamed: bool
+    pieces: list[Piece] = field(default_factory=list)
+    content: str = ""
+    hidden: str = ""  # reasoning, and what goes to tools
+    output_tokens: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+
+
+def read_answer(exchange: Exchange) -> Answer:
+    """What the recorded bytes say.
+
+    Raises RequestFailedError: `http_<status>`, `stream_error` for an error that the server reports in its stream,
+    `cut_stream` for a stream without an end, `bad_stream` for one that cannot be read.
+    """
+    steps = answer_steps(exchange)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+
+
+def answer_steps(exchange: Exchange) -> Generator[None, None, Answer]:
+    """`read_answer` with pauses every few events, for an event loop on which other answers arrive meanwhile."""
+    if exchange.status != 200:
+        raise RequestFailedError(f"http_{exchange.status}", _error_text(exchange.body))
+    reader = _Reader(Answer(exchange.sent_s, exchange.ended_s, exchange.content_type == "text/event-stream"))
+    if not reader.answer.streamed:
+        return reader.whole(_parse(exchange.body))
+    for number, (at_s, data) in enumerate(read_events(exchange.pieces, exchange.stamps), 1):
+        reader.event(at_s, data)
+        if number % _EVENTS_A_STEP == 0:
+            yield
+    return reader.end_of_stream()
+
+
+class _Reader:
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self._content: list[str] = []
+        self._hidden: list[str] = []
+        self._done = False
+        self._ids = 0  # token ids so far
+
+    def event(self, at_s: float, data: bytes) -> None:
+        if data == b"[DONE]":
+            self._done = True
+            return
+        event = _parse(data)
+        answer = self.answer
+        contents, hiddens, ids, counted = len(self._content), len(self._hidden), self._ids, answer.output_tokens
+        ended = answer.finish_reason
+        self._take(event, "delta")
+        visible = len(self._content) > contents
+        has_text = visible or len(self._hidden) > hiddens
+        # A usage alone is the summary behind the answer, unless the server has counted along.
+        along = bool(event.get("usage")) and (bool(event.get("choices")) or "text" in event or counted is not None)
+        grown = along and answer.output_tokens != counted
+        if has_text or grown or self._ids > ids or answer.finish_reason is not ended:
+            tokens = answer.output_tokens if along else self._ids or None
+            answer.pieces.append(Piece(at_s, has_text, visible, tokens))
+
+    def end_of_stream(self) -> Answer:
+        answer = self.answer
+        if not self._done and answer.finish_reason is None:
+            raise RequestFailedError("cut_stream", "the stream ended without a finish reason or [DONE]")
+        return self._finish()
+
+    def whole(self, body: dict[str, Any]) -> Answer:
+        if "choices" not in body and "text" not in body:
+            raise RequestFailedError("bad_stream", f"the answer has neither choices nor text: {_short(str(body))}")
+        self._take(body, "message")
+        return self._finish()
+
+    def _finish(self) -> Answer:
+        answer = self.answer
+        answer.content, answer.hidden = "".join(self._content), "".join(self._hidden)
+        if answer.output_tokens is None and self._ids:
+            answer.output_tokens = self._ids
+        return answer
+
+    def _take(self, event: dict[str, Any], member: str) -> None:
+        if event.get("error"):
+            raise RequestFailedError("stream_error", _error_text(json.dumps(event).encode()))
+        try:
+            usage = event.get("usage")
+            if usage:
+                self._take_usage(usage)
+            if "choices" in event:
+                for choice in event["choices"]:
+                    self._take_choice(choice, member)
+            else:
+                self._take_choice(event, member)  # /generate
+        except (AttributeError, TypeError, ValueError, KeyError):
+            raise RequestFailedError("bad_stream", f"an event of unknown shape: {_short(str(event))}") from None
+
+    def _take_usage(self, usage: dict[str, Any]) -> None:
+        answer = self.answer
+        if (tokens := usage.get("completion_tokens")) is not None:
+            answer.output_tokens = int(tokens)
+        if (tokens := usage.get("prompt_tokens")) is not None:
+            answer.prompt_tokens = int(tokens)
+        details = usage.get("prompt_tokens_details")
+        if details and details.get("cached_tokens") is not None:
+            answer.cached_tokens = int(details["cached_tokens"])
+
+    def _take_choice(self, choice: dict[str, Any], member: str) -> None:
+        if text := choice.get("text"):  # completions, /generate
+            self._content.append(_checked(text))
+        if delta := choice.get(member):
+            if text := delta.get("content"):
+                self._content.append(_checked(text))
+            if text := delta.get("reasoning_content") or delta.get("reasoning") or delta.get("refusal"):
+                self._hidden.append(_checked(text))
+            calls = delta.get("tool_calls") or ()
+            for function in [call.get("function") for call in calls] + [delta.get("function_call")]:
+                if function and (text := (function.get("name") or "") + (function.get("arguments") or "")):
+                    self._hidden.append(_checked(text))
+        if ids := choice.get("token_ids"):
+            self._ids += len(ids)
+        if (reason := choice.get("finish_reason")) is not None:
+            self.answer.finish_reason = str(reason)
+
+
+def _checked(text: Any) -> str:
+    if not isinstance(text, str):
+        raise TypeError
+    return text
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        raise RequestFailedError("bad_stream", f"no JSON: {_short(data.decode(errors='replace'))}") from None
+    if not isinstance(value, dict):
+        raise RequestFailedError("bad_stream", f"no JSON object: {_short(str(value))}")
+    return value
+
+
+def _error_text(body: bytes) -> str:
+    """The message of an error object, or the beginning of whatever else came."""
+    text = body[:4096].decode(errors="replace")
+    try:
+        value = json.loads(body)
+        error = value.get("error", value.get("detail", value.get("message")))
+        text = str(error.get("message", error) if isinstance(error, dict) else error or text)
+    except (ValueError, AttributeError):
+        pass
+    return _short(text)
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _DETAIL else text[: _DETAIL - 1] + "…"

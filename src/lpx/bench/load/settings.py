@@ -1,0 +1,207 @@
+"""What a load is: which server, which prompts, how fast they come. Travels as JSON, so that a run can be repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from lpx.errors import ConfigError
+
+ENDPOINTS = {
+    "openai-completions": "/v1/completions",
+    "openai-chat": "/v1/chat/completions",
+    "lpx": "/generate",
+}
+ENDPOINT_ALIASES = {"openai": "openai-completions", "vllm": "openai-completions"}  # vLLM's names
+DATASETS = ("fixed", "random", "prefix_repetition", "long", "chat", "custom", "sharegpt")
+DATASET_ALIASES = {"shared-prefix": "prefix_repetition", "jsonl": "custom"}
+FILE_DATASETS = ("custom", "sharegpt")
+GOODPUT_FIGURES = ("ttft", "tpot", "itl", "e2el")
+RAMP_UPS = ("linear", "exponential")
+
+_MAX_REQUESTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """One load on one server. Lengths are tokens, times seconds, rates requests a second.
+
+    `nonce` goes into the prompts, so that no server knows them from an earlier run; None draws a new one for every run,
+    and the same nonce gives the same prompts again. Raises ConfigError for values that make no sense.
+    """
+
+    base_url: str
+    model: str | None = None  # None: the first one that the server names
+    endpoint_type: str = "openai-completions"
+    endpoint: str | None = None  # path; None: the type's own
+    dataset_name: str = "fixed"
+    dataset_path: str | None = None
+    num_prompts: int | None = None
+    duration_s: float | None = None
+    request_rate: float | None = None  # None: as fast as max_concurrency lets them
+    burstiness: float = 1.0  # shape of the gamma distribution between requests; 1 is Poisson
+    max_concurrency: int | None = None
+    ramp_up_strategy: str | None = None
+    ramp_up_start_rps: float | None = None
+    ramp_up_end_rps: float | None = None
+    input_len: int | None = None
+    output_len: int | None = None
+    range_ratio: float = 0.0  # lengths are drawn from ±this share around input_len and output_len
+    prefix_len: int | None = None  # tokens that prompts have in common
+    num_prefixes: int = 1
+    ignore_eos: bool = False
+    temperature: float | None = 0.0  # None: not sent
+    seed: int = 0
+    num_warmups: int | None = None
+    stream: bool = True
+    unique_prompts: bool | None = None  # None: all sets but the user's own files
+    nonce: str | None = None
+    tokenizer: str | None = None  # a model or tokenizer that counts tokens; None: the server's /tokenize
+    goodput: Mapping[str, float] = field(default_factory=dict)  # most milliseconds, by GOODPUT_FIGURES
+    percentiles: tuple[float, ...] = (90.0, 95.0, 99.0)
+    request_timeout_s: float = 600.0
+    insecure: bool = False  # takes any certificate
+    extra_body: Mapping[str, Any] = field(default_factory=dict)  # more members of every request
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "endpoint_type", ENDPOINT_ALIASES.get(self.endpoint_type, self.endpoint_type))
+        put(self, "dataset_name", DATASET_ALIASES.get(self.dataset_name, self.dataset_name))
+        put(self, "percentiles", tuple(float(percentile) for percentile in self.percentiles))
+        if self.endpoint_type not in ENDPOINTS:
+            raise ConfigError(
+                f"--endpoint-type {self.endpoint_type!r} is not known; take one of {', '.join(ENDPOINTS)}"
+            )
+        base, path = _split_url(self.base_url)
+        put(self, "base_url", base)
+        if path is not None and self.endpoint is None:
+            put(self, "endpoint", path)
+        if self.endpoint is not None and re.fullmatch(r"/[!-~]*", self.endpoint) is None:
+            raise ConfigError(f"--endpoint is a path such as /v1/completions, not {self.endpoint!r}")
+        self._check_data()
+        self._check_pace()
+
+    def _check_data(self) -> None:
+        if self.dataset_name not in DATASETS:
+            raise ConfigError(f"--dataset-name {self.dataset_name!r} is not known; take one of {', '.join(DATASETS)}")
+        if self.dataset_name in FILE_DATASETS and self.dataset_path is None:
+            raise ConfigError(f"--dataset-name {self.dataset_name} needs --dataset-path FILE")
+        if self.dataset_name not in FILE_DATASETS and self.dataset_path is not None:
+            raise ConfigError(
+                f"--dataset-path is for {' and '.join(FILE_DATASETS)}; the set {self.dataset_name} comes with LPX"
+            )
+        if self.dataset_name == "chat" and self.endpoint_type != "openai-chat":
+            raise ConfigError("--dataset-name chat is a conversation: it needs --endpoint-type openai-chat")
+        for name, value, least in (
+            ("--random-input-len", self.input_len, 1),
+            ("--random-output-len", self.output_len, 1),
+            ("--random-prefix-len", self.prefix_len, 0),
+            ("--num-prefixes", self.num_prefixes, 1),
+            ("--num-warmups", self.num_warmups, 0),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, not {value}")
+        if not 0 <= self.range_ratio < 1:
+            raise ConfigError(f"--random-range-ratio must be at least 0 and below 1, not {self.range_ratio:g}")
+        for name, limit in self.goodput.items():
+            if name not in GOODPUT_FIGURES or not limit > 0 or math.isinf(limit):
+                raise ConfigError(
+                    f"--goodput {name}:{limit:g} is no limit; write milliseconds for {', '.join(GOODPUT_FIGURES)}, "
+                    "such as ttft:200"
+                )
+        for percentile in self.percentiles:
+            if not 0 < percentile < 100:
+                raise ConfigError(f"--metric-percentiles must lie between 0 and 100, not {percentile:g}")
+
+    def _check_pace(self) -> None:
+        if self.num_prompts is not None and not 1 <= self.num_prompts <= _MAX_REQUESTS:
+            raise ConfigError(f"--num-prompts must be from 1 to {_MAX_REQUESTS}, not {self.num_prompts}")
+        if self.max_concurrency is not None and self.max_concurrency < 1:
+            raise ConfigError(f"--max-concurrency must be at least 1, not {self.max_concurrency}")
+        for name, value in (
+            ("--duration", self.duration_s),
+            ("--request-rate", self.request_rate),
+            ("--burstiness", self.burstiness),
+            ("--request-timeout", self.request_timeout_s),
+            ("--ramp-up-start-rps", self.ramp_up_start_rps),
+            ("--ramp-up-end-rps", self.ramp_up_end_rps),
+        ):
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"{name} must be a number above 0, not {value:g}")
+        if self.temperature is not None and not (self.temperature >= 0 and math.isfinite(self.temperature)):
+            raise ConfigError(f"--temperature must be at least 0, not {self.temperature:g}")
+        ends = (self.ramp_up_start_rps, self.ramp_up_end_rps)
+        if self.ramp_up_strategy is None:
+            if ends != (None, None):
+                raise ConfigError("--ramp-up-start-rps and --ramp-up-end-rps need --ramp-up-strategy")
+        elif self.ramp_up_strategy not in RAMP_UPS:
+            raise ConfigError(f"--ramp-up-strategy {self.ramp_up_strategy!r} is not known; take linear or exponential")
+        elif None in ends:
+            raise ConfigError("--ramp-up-strategy needs --ramp-up-start-rps and --ramp-up-end-rps")
+        elif self.request_rate is not None:
+            raise ConfigError("--ramp-up-strategy takes the place of --request-rate; leave one of them out")
+
+    @property
+    def path(self) -> str:
+        """Where requests go, below `base_url`."""
+        return self.endpoint or ENDPOINTS[self.endpoint_type]
+
+    @property
+    def makes_unique(self) -> bool:
+        """Whether each prompt gets a beginning of its own."""
+        return self.dataset_name not in FILE_DATASETS if self.unique_prompts is None else self.unique_prompts
+
+    @property
+    def paced(self) -> bool:
+        """Whether requests come at times of their own instead of when others end."""
+        return self.request_rate is not None or self.ramp_up_strategy is not None
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values, without what has its default."""
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        defaults = LoadSettings(base_url=self.base_url)
+        kept = {name: value for name, value in values.items() if value != getattr(defaults, name)}
+        kept["base_url"] = self.base_url
+        for name, value in kept.items():
+            if isinstance(value, tuple):
+                kept[name] = list(value)
+            elif isinstance(value, Mapping):
+                kept[name] = dict(value)
+        return kept
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> LoadSettings:
+        """The settings that `as_json` gave. Raises ConfigError for members that are none of them."""
+        known = {each.name for each in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown or "base_url" not in values:
+            wrong = f"{', '.join(unknown)} not known" if unknown else "base_url is missing"
+            raise ConfigError(f"these are no settings of a load: {wrong}")
+        return cls(**values)
+
+
+def _split_url(url: str) -> tuple[str, str | None]:
+    """The server's address without a trailing `/v1`, and the path where the address names an endpoint."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port_ok = parts.port is None or parts.port > 0
+    except ValueError:
+        raise ConfigError(f"{url!r} is not an address; write it as http://127.0.0.1:8080") from None
+    plain = re.fullmatch(r"[!-~]+", url) is not None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok or not plain:
+        raise ConfigError(f"{url!r} is not an address; write it as http://127.0.0.1:8080")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError("the address holds a name or password; give the key with --api-key or LPX_API_KEY")
+    if parts.query or parts.fragment:
+        raise ConfigError(f"{url!r} has a query; the address ends with the path")
+    path, endpoint = parts.path.rstrip("/"), None
+    for known in ENDPOINTS.values():
+        if path.endswith(known):
+            path, endpoint = path.removesuffix(known), known
+    return urlunsplit((parts.scheme, parts.netloc, path.removesuffix("/v1"), "", "")), endpoint

@@ -1,0 +1,130 @@
+"""What may make the figures of a load say something else than they seem to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from lpx.bench.load.prompt_sets import PromptSet
+from lpx.bench.load.report import RecountedTokens, Result
+from lpx.bench.load.settings import LoadSettings
+
+_CACHED_SHARE = 0.05
+_FLAT = 1.25  # of TTFT between short and long prompts
+_LONGER = 2.0  # times as many tokens in long prompts as in short ones
+_LONG_TOKENS = 256  # below, TTFT may be all overhead
+_QUIET_CONCURRENCY = 4  # above, waiting for other requests hides what a prompt costs
+_CACHE_SETS = ("prefix_repetition", "chat")  # whose subject is the cache
+
+
+def load_warnings(
+    settings: LoadSettings,
+    prompts: PromptSet,
+    results: Sequence[Result],
+    *,
+    peak_concurrency: int = 0,
+    recounted: RecountedTokens | None = None,
+    late_ticks: float = 0.0,
+    ran_out: bool = False,
+) -> list[str]:
+    """One sentence each. `late_ticks` is the share of moments at which this client itself was late."""
+    found = [*_about_cache(settings, prompts, results, peak_concurrency), *_about_tokens(settings, results)]
+    if recounted is not None and recounted.counted != recounted.recounted:
+        found.append(
+            f"the server counts {recounted.counted} tokens in {recounted.answers} answers, encoding their texts again "
+            f"gives {recounted.recounted}; the figures use the server's"
+        )
+    if results and not settings.prefix_len and settings.paced:
+        late = statistics.median(result.late_s for result in results)
+        if late > 0.05 * statistics.median(result.timings.e2el_ms for result in results) / 1e3:
+            found.append(
+                f"half of the requests were sent {1e3 * late:.0f} ms or more after they were due, because "
+                f"--max-concurrency were under way: the rate was not reached, and that wait is in no figure"
+            )
+    if ran_out:
+        found.append(f"all {prompts.requests} prompts were sent before --duration was over; raise --num-prompts")
+    if late_ticks > 0.1:
+        found.append(
+            f"this client was late itself in {100 * late_ticks:.0f} % of all moments: times may be too long; give it a "
+            "processor of its own, or lower the load"
+        )
+    return found
+
+
+def _about_cache(
+    settings: LoadSettings, prompts: PromptSet, results: Sequence[Result], peak_concurrency: int
+) -> Iterator[str]:
+    if settings.dataset_name in _CACHE_SETS:
+        return
+    if prompts.repeats:
+        yield "the same prompts are sent more than once: a prefix cache makes TTFT better than it is for new prompts"
+    cached = sum(result.timings.cached_tokens or 0 for result in results)
+    counted = sum(result.timings.prompt_tokens or 0 for result in results)
+    if counted and cached > _CACHED_SHARE * counted and not settings.prefix_len:
+        yield (
+            f"{100 * cached / counted:.0f} % of the prompt tokens came from the server's prefix cache: TTFT is better "
+            "than it is for new prompts"
+        )
+    if (peak_concurrency or settings.max_concurrency or 1) > _QUIET_CONCURRENCY:
+        return
+    points = sorted(
+        (result.timings.prompt_tokens, result.timings.ttft_ms)
+        for result in results
+        if result.timings.prompt_tokens is not None and result.timings.ttft_ms is not None
+    )
+    quarter = len(points) // 4
+    if quarter < 2:
+        return
+    short, long = points[:quarter], points[-quarter:]
+    short_len, long_len = (statistics.fmean(length for length, _ in part) for part in (short, long))
+    short_ttft, long_ttft = (statistics.median(ttft for _, ttft in part) for part in (short, long))
+    if long_len >= max(_LONGER * short_len, _LONG_TOKENS) and long_ttft < _FLAT * short_ttft:
+        yield (
+            f"TTFT is flat: {short_ttft:.1f} ms for {short_len:.0f} tokens, {long_ttft:.1f} ms for {long_len:.0f}; "
+            "the prompts may come from a prefix cache"
+        )
+
+
+def _about_tokens(settings: LoadSettings, results: Sequence[Result]) -> Iterator[str]:
+    if not results:
+        return
+    uncounted = sum(result.timings.output_tokens is None for result in results)
+    if uncounted:
+        yield (
+            f"{uncounted} of {len(results)} answers came without a token count: no tokens/s, and no TPOT for these "
+            "(pieces are not tokens)"
+        )
+    recounted = sum(result.timings.recounted for result in results)
+    if recounted:
+        yield (
+            f"{recounted} of {len(results)} answers came without a token count: their texts were encoded again, which "
+            "misses tokens without text"
+        )
+    whole = sum(not result.streamed for result in results)
+    if whole and settings.stream:
+        yield f"{whole} of {len(results)} answers did not come as a stream: they have no TTFT, TPOT and ITL"
+    lumps = sum(
+        result.streamed and not result.timings.itl_ms and (result.timings.output_tokens or 0) > 2 for result in results
+    )
+    if lumps > len(results) / 2:
+        yield (
+            f"{lumps} of {len(results)} answers came in one piece: their TTFT is the time of the whole answer, "
+            "and they have no TPOT"
+        )
+    empty = sum(result.streamed and result.timings.ttft_ms is None for result in results)
+    if empty:
+        yield f"{empty} of {len(results)} answers hold no text: they have no TTFT"
+    off = [
+        result
+        for result in results
+        if result.wanted_input is not None
+        and result.timings.prompt_tokens is not None
+        and settings.endpoint_type != "openai-chat"
+        and result.timings.prompt_tokens != result.wanted_input
+    ]
+    if off:
+        lengths = [result.timings.prompt_tokens for result in off if result.timings.prompt_tokens is not None]
+        yield (
+            f"{len(off)} of {len(results)} prompts are not as long as wanted: the server counts "
+            f"{statistics.fmean(lengths):.0f} tokens on average where {off[0].wanted_input} were wanted"
+        )

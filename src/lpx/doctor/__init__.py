@@ -1,0 +1,1 @@
+"""What the machine and its software are, and what is wrong with them. Prints nothing."""
