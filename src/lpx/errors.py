@@ -52,6 +52,29 @@ class TokenizerError(ModelFileError):
     help_code = "LPX-E022"
 
 
+class ModelNameError(LpxError):
+    """A name that the model store does not take."""
+
+    exit_code = 2
+    help_code = "LPX-E013"
+    http_status = 400
+    error_type = "invalid_request_error"
+
+
+class ModelInUseError(LpxError):
+    """A version that a process runs was to be removed, or a change is under way already."""
+
+    help_code = "LPX-E014"
+    http_status = 409
+    error_type = "conflict_error"
+
+
+class ModelStoreError(LpxError):
+    """The model store cannot do what it was asked to; the message says why and what to do."""
+
+    help_code = "LPX-E015"
+
+
 class DownloadError(LpxError):
     """A model could not be fetched or its hash is wrong."""
 

@@ -55,6 +55,16 @@ class SafetyOptions:
             envvar="LPX_API_KEY_FILE",
         ),
     ] = None
+    admin_api_key: Annotated[
+        list[str] | None,
+        _access(
+            "--admin-api-key",
+            help="A key that may change what is served (POST /admin/models/reload); better set LPX_ADMIN_API_KEY, or "
+            "write `admin` behind a key of the key file.",
+            envvar="LPX_ADMIN_API_KEY",
+            show_default=False,
+        ),
+    ] = None
     insecure_no_auth: Annotated[
         bool, _access("--insecure-no-auth", help="Allow a host that other machines reach without any key.")
     ] = False
@@ -138,11 +148,13 @@ class SafetyOptions:
         """Checked; ConfigError names what is wrong."""
         from lpx.server.settings import Cors, Limits, ServerSettings, Tls
 
-        os.environ.pop("LPX_API_KEY", None)  # of no use to any program that this one starts
+        for name in ("LPX_API_KEY", "LPX_ADMIN_API_KEY"):
+            os.environ.pop(name, None)  # of no use to any program that this one starts
         return ServerSettings(
             allowed_hosts=tuple(self.allowed_hosts or ()),
             api_keys=tuple(self.api_key or ()),
             api_key_file=self.api_key_file,
+            admin_api_keys=tuple(self.admin_api_key or ()),
             limits=Limits(
                 max_concurrent_requests=self.max_concurrent_requests,
                 requests_per_minute=self.requests_per_minute,

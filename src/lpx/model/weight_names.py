@@ -92,6 +92,18 @@ class WeightMap:
     config: ModelConfig  # as given, with the vocabulary's rows and the tied head as the file has them
 
 
+def gguf_name(name: str, *, fused: bool = False) -> str:
+    """What GGUF calls a canonical weight; with `fused`, the matrix that it is a part of."""
+    top = {"embedding": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"}
+    if name in top:
+        return top[name]
+    _, layer, weight = name.split(".")
+    inner = _GGUF_LAYER[weight]
+    if fused:
+        inner = _FUSED["gguf"]["qkv" if weight in ("q", "k", "v") else "gate_up"]
+    return f"blk.{layer}.{inner}"
+
+
 def map_weights(
     config: ModelConfig,
     tensors: Mapping[str, StoredTensor],

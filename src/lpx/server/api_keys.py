@@ -12,7 +12,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from hmac import compare_digest
 from itertools import takewhile
@@ -45,6 +45,7 @@ class ApiKey:
     name: str  # as the file has it, else a short hash; for logs
     digest: bytes = field(repr=False)
     limits: Limits = field(default_factory=Limits)
+    admin: bool = False  # may change what is served
 
     @property
     def identity(self) -> str:
@@ -53,16 +54,21 @@ class ApiKey:
 
 
 class KeyRing:
-    """All keys that are accepted. With none, everybody may use the service."""
+    """All keys that are accepted. With none but those of admins, everybody may use the service."""
 
-    def __init__(self, keys: Iterable[str] = (), path: Path | None = None) -> None:
+    def __init__(self, keys: Iterable[str] = (), path: Path | None = None, admin_keys: Iterable[str] = ()) -> None:
         """`keys` are plain keys; `path` is a file of them (see `parse_key_file`). Raises `ApiKeyError`."""
         self._given = tuple(dict.fromkeys(keys))
+        self._admins = tuple(dict.fromkeys(admin_keys))
         self._path = path
         self._keys = self._read()
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self._given or self._path is not None)
+
+    @property
+    def has_admin(self) -> bool:
+        return any(key.admin for key in self._keys)
 
     @property
     def keys(self) -> tuple[ApiKey, ...]:
@@ -92,6 +98,7 @@ class KeyRing:
     def _read(self) -> tuple[ApiKey, ...]:
         entries, defaults = ([], Limits()) if self._path is None else _read_file(self._path)
         keys = [_key(text, None, Limits(), "--api-key") for text in self._given] + entries
+        keys += [_key(text, None, Limits(), "--admin-api-key", admin=True) for text in self._admins]
         if self._path is not None and not entries:
             raise ApiKeyError(f"the key file {self._path} holds no keys; write one on a line, or leave the option out")
         if len(keys) > MAX_KEYS:
@@ -105,14 +112,14 @@ class KeyRing:
                         f"{'key' if what == 'digest' else 'name'}; each must have its own"
                     )
                 seen[getattr(key, what)] = key.name
-        return tuple(ApiKey(key.name, key.digest, key.limits.filled_from(defaults)) for key in keys)
+        return tuple(replace(key, limits=key.limits.filled_from(defaults)) for key in keys)
 
 
 def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogateescape"), key=_SECRET, digest_size=32).digest()
 
 
-def _key(text: str, name: str | None, limits: Limits, where: str) -> ApiKey:
+def _key(text: str, name: str | None, limits: Limits, where: str, *, admin: bool = False) -> ApiKey:
     if not _KEY.fullmatch(text) or len(text) > MAX_KEY_LENGTH:
         raise ApiKeyError(
             f"{where}: a key must have 1 to {MAX_KEY_LENGTH} visible ASCII characters and no spaces; "
@@ -123,7 +130,7 @@ def _key(text: str, name: str | None, limits: Limits, where: str) -> ApiKey:
         name = "key-" + blake2b(text.encode(), person=b"lpx key name", digest_size=4).hexdigest()
     if len(text) < _SHORT:
         logger.warning("the API key %s has less than %d characters and may be guessed", name, _SHORT)
-    return ApiKey(name, _digest(text), limits)
+    return ApiKey(name, _digest(text), limits, admin)
 
 
 def _read_file(path: Path) -> tuple[list[ApiKey], Limits]:
@@ -147,8 +154,9 @@ def _read_file(path: Path) -> tuple[list[ApiKey], Limits]:
 def parse_key_file(text: str, source: str) -> tuple[list[ApiKey], Limits]:
     """Keys of a file, and the limits of those that have none of their own.
 
-    A line is `KEY` or `NAME:KEY`, then any `LIMIT=NUMBER` (names as in `Limits`). `*` in place of a key sets limits for
-    all keys. Empty lines are passed over, and what stands behind a `#` at the beginning of a line or after a space.
+    A line is `KEY` or `NAME:KEY`, then any `LIMIT=NUMBER` (names as in `Limits`), and `admin` for a key that may change
+    what is served. `*` in place of a key sets limits for all keys. Empty lines are passed over, and what stands behind
+    a `#` at the beginning of a line or after a space.
     Raises `ApiKeyError`, which names the line and repeats nothing of it.
     """
     keys: list[ApiKey] = []
@@ -158,12 +166,16 @@ def parse_key_file(text: str, source: str) -> tuple[list[ApiKey], Limits]:
         if first.startswith("#"):
             continue
         where = f"{source}, line {number}"
-        limits = _limits([*takewhile(lambda field_: not field_.startswith("#"), rest)], where)
+        fields = [*takewhile(lambda field_: not field_.startswith("#"), rest)]
+        admin = first != "*" and "admin" in fields
+        if admin:
+            fields.remove("admin")
+        limits = _limits(fields, where)
         if first == "*":
             defaults = limits
             continue
         named = _NAMED.fullmatch(first)
-        keys.append(_key(named[2] if named else first, named[1] if named else None, limits, where))
+        keys.append(_key(named[2] if named else first, named[1] if named else None, limits, where, admin=admin))
     return keys, defaults
 
 
@@ -173,7 +185,8 @@ def _limits(fields: list[str], where: str) -> Limits:
         name, equals, number = field_.partition("=")
         if name not in limit_names() or not equals or name in values or not re.fullmatch(r"[1-9][0-9]{0,14}", number):
             raise ApiKeyError(
-                f"{where}: after the key come limits as NAME=NUMBER, each once; names are {', '.join(limit_names())}"
+                f"{where}: after the key come limits as NAME=NUMBER, each once, and admin; names are "
+                f"{', '.join(limit_names())}"
             )
         values[name] = int(number)
     return Limits(**values)

@@ -20,6 +20,7 @@ from lpx.server.schemas import (
     DetokenizeRequest,
     EmbeddingRequest,
     GenerateRequest,
+    ReloadRequest,
     TokenizeRequest,
 )
 from lpx.server.schemas.anthropic import CountTokensRequest, MessagesRequest
@@ -149,6 +150,24 @@ _ANSWERS: dict[str, Schema] = {
             "token_strs": _nullable(_list(_STRING)),
         }
     ),
+    "Reloaded": _object(
+        {
+            "changed": {"type": "boolean"},
+            "model": _STRING,
+            "version": _nullable(_STRING),
+            "previous": _object({"model": _STRING, "version": _nullable(_STRING)}),
+            "seconds": _NUMBER,
+        }
+    ),
+    "ReloadStatus": _object(
+        {
+            "state": _STRING,
+            "progress": _NUMBER,
+            "model": _STRING,
+            "version": _nullable(_STRING),
+            "engines_ending": _COUNT,
+        }
+    ),
     "Text": _object({"prompt": _STRING, "content": _STRING}),
     "TokenizerInfo": _object(
         {
@@ -186,6 +205,8 @@ _OPERATIONS: tuple[tuple[str, str, type[BaseModel] | None, str, str, bool], ...]
     ("/tokenize", "post", TokenizeRequest, "Tokens", "Token ids of a text or a conversation.", False),
     ("/detokenize", "post", DetokenizeRequest, "Text", "The text of token ids.", False),
     ("/tokenizer_info", "get", None, "TokenizerInfo", "Special tokens and chat template of the model.", False),
+    ("/admin/models/reload", "post", ReloadRequest, "Reloaded", "Serve another version of the model.", False),
+    ("/admin/models/reload", "get", None, "ReloadStatus", "What is served, and how far a reload is.", False),
 )
 _REFUSALS = {
     400: "A wrong value; the error names the field.",
@@ -242,6 +263,9 @@ def _operation(path: str, body: type[BaseModel] | None, answer: str, summary: st
     for status, text in _REFUSALS.items():
         if body is not None or status in _WITHOUT_BODY:
             responses[str(status)] = {"description": text, "content": _json(_reference(error))}
+    if path.startswith("/admin/"):
+        text = "Memory has no room for both models, a reload is under way, or none is possible."
+        responses["409"] = {"description": text, "content": _json(_reference(error))}
     if path.startswith("/health"):
         responses["503"] = {"description": "Requests are not taken.", "content": _json(_reference("Health"))}
     operation: Schema = {"summary": summary, "operationId": path.strip("/").replace("/", "_"), "responses": responses}

@@ -15,8 +15,6 @@ import signal
 import socket
 import ssl
 import sys
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpx.errors import ConfigError, LpxError, error_line
@@ -25,10 +23,9 @@ from lpx.server.log_format import set_up_logging
 from lpx.server.settings import ServerSettings, Tls
 
 if TYPE_CHECKING:
-    from lpx.engine.async_engine import AsyncEngine
     from lpx.options import EngineOptions
     from lpx.server.http_protocol import QuietServer
-    from lpx.server.service import Progress, Service
+    from lpx.server.service import Service
 
 logger = logging.getLogger("lpx.server")
 
@@ -125,9 +122,10 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
 
     from lpx.server.app import create_app
     from lpx.server.http_protocol import QuietServer, bounded_protocol, run_on_new_loop
+    from lpx.server.model_loader import ModelLoader
 
     tls = _tls_options(settings.tls)
-    app = create_app(_loader(options), settings)
+    app = create_app(ModelLoader(options), settings)
     config = uvicorn.Config(
         app,
         http=bounded_protocol(settings),
@@ -149,10 +147,11 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
 
     async def run() -> int:
         loop = asyncio.get_running_loop()
+        # A hangup of the terminal ends the server; one that no terminal sends is a wish to reload.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, _stop, server, service, number)
-        if service.keys.can_reload:
-            loop.add_signal_handler(signal.SIGHUP, service.reload_keys)
+        if service.keys.can_reload or not _has_terminal():
+            loop.add_signal_handler(signal.SIGHUP, _reload, service)
         watch = asyncio.create_task(_watch_loading(server, service, app, listener))
         try:
             await server.serve(sockets=[listener])
@@ -172,28 +171,19 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
     return code
 
 
-def _loader(options: EngineOptions) -> Any:
-    def load(progress: Progress) -> AsyncEngine:
-        from lpx.engine.async_engine import AsyncEngine
-        from lpx.engine.engine import Engine
+def _has_terminal() -> bool:
+    """Whether a terminal controls this process."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
-        begin = time.perf_counter()
-        last = 0
 
-        def note(done: int, total: int) -> None:
-            nonlocal last
-            progress(done, total)
-            percent = 100 * done // total if total else 0
-            if percent >= last + 10 and percent < 100:
-                last = percent
-                name = Path(options.model).name
-                logger.info("loading %s: %d %% (%.0f of %.0f MB)", name, percent, done / 1e6, total / 1e6)
-
-        engine = AsyncEngine.start(Engine.load(options, note))
-        logger.info("loaded %s in %.2f s", engine.info.model, time.perf_counter() - begin)
-        return engine
-
-    return load
+def _reload(service: Service) -> None:
+    """SIGHUP: the key file, and the model if its name means another version by now."""
+    service.reload_keys()
+    service.reload_model()
 
 
 async def _watch_loading(server: QuietServer, service: Service, app: Any, listener: socket.socket) -> None:

@@ -97,6 +97,7 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()  # Host names accepted besides loopback names and IP literals
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     api_key_file: Path | None = None
+    admin_api_keys: tuple[str, ...] = field(default=(), repr=False)  # of those who may change what is served
     limits: Limits = field(default_factory=Limits)  # of all clients together, and of each request
     cors: Cors = field(default_factory=Cors)
     tls: Tls = field(default_factory=Tls)
