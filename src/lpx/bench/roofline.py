@@ -36,6 +36,11 @@ class ReadPattern:
     streams: int  # groups of 16 rows read side by side
     fetched: bool  # ahead, as the matrix kernels do; else the machine's own prefetching alone
 
+    @property
+    def slug(self) -> str:
+        """For names of figures: `read_4_prefetched`."""
+        return f"read_{self.streams}_{'prefetched' if self.fetched else 'plain'}"
+
 
 READ_PATTERNS = (
     ReadPattern("plain", 1, False),
@@ -92,7 +97,7 @@ class Roofline:
 
         reads = {"read": self.memory, "l3_read": self.l3, "l2_read": self.l2}
         figures = {f"{name}_bytes_per_second": read.bytes_per_second for name, read in reads.items() if read}
-        samples = {f"read_{one.pattern.name}_bytes_per_second": one.repetitions.values for one in self.memory.patterns}
+        samples = {f"{one.pattern.slug}_bytes_per_second": one.repetitions.values for one in self.memory.patterns}
         for kind, peak in self.peaks.items():
             if peak is not None:
                 figures[f"{kind}_multiply_adds_per_second"] = peak.multiply_adds_per_second

@@ -2,7 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+_UNLIMITED = 1000  # columns, where nobody reads on a terminal: nothing is cut
+_LEAST_CUT = 6  # columns that even a shortened text keeps
+
 
 def count_of(number: int, what: str) -> str:
     """`1 thread`, `2 threads`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def plain_text(text: str) -> str:
+    """One line that a terminal shows as it is: what would move its cursor or colour it becomes a question mark."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), cut: Sequence[str] = ()
+) -> None:
+    """A table without lines on stdout, as wide as the terminal; in full where it is none.
+
+    Cells are text as it is, not markup. Columns in `right` are aligned there; those in `cut` are shortened where there
+    is no room.
+    """
+    import sys
+
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    shown = [[plain_text(cell) for cell in row] for row in rows]
+    for index, name in enumerate(columns):
+        width = max(map(cell_len, (name, *(row[index] for row in shown))))
+        table.add_column(
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=True,
+            min_width=min(width, _LEAST_CUT) if name in cut else width,
+        )
+    for row in shown:
+        table.add_row(*map(Text, row))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED)
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -29,7 +29,7 @@ class RunFilter:
     kind: str | None = None
     engine: str | None = None
     device: str | None = None  # part of the name, as for the model
-    quantization: str | None = None
+    quantization: str | None = None  # part of it, as for the model
     batch_size: int | None = None
     since: datetime | None = None  # started then or later; without a time zone it is UTC
     until: datetime | None = None  # started before

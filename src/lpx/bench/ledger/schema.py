@@ -46,7 +46,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             name TEXT NOT NULL,
             value REAL, -- NULL: not a number
             PRIMARY KEY (run_id, name)
-        ) WITHOUT ROWID""",
+        )""",  # rowids keep the order in which figures were given
         """CREATE TABLE samples (
             run_id INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
             name TEXT NOT NULL,
@@ -58,7 +58,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             kind TEXT NOT NULL,
             count INTEGER NOT NULL,
             PRIMARY KEY (run_id, kind)
-        ) WITHOUT ROWID""",
+        )""",
         """CREATE TABLE tags (
             run_id INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
             tag TEXT NOT NULL,
@@ -105,6 +105,8 @@ def check(db: sqlite3.Connection, path: object) -> int:
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
     """Bring a file of `version` to the present one; the caller holds a transaction that is open for writing."""
+    if version == VERSION:
+        return
     for statements in MIGRATIONS[version:]:
         for statement in statements:
             db.execute(statement)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from lpx.cli.tables import plain_text
 from lpx.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def describe(subject: Subject) -> str:
     threads = None if subject.threads is None else f"{subject.threads} thread{'s' if subject.threads != 1 else ''}"
     where = ", ".join(part for part in (subject.device, subject.isa, threads) if part)
     known = engine if subject.engine != "unknown" else "engine unknown"
-    return f"{subject.model} at {subject.url} ({known}{f'; {where}' if where else ''})"
+    return plain_text(f"{subject.model} at {subject.url} ({known}{f'; {where}' if where else ''})")
 
 
 def run_until_interrupted(main: Callable[[asyncio.Event], Coroutine[Any, Any, _T]]) -> _T:
