@@ -93,10 +93,8 @@ class HttpClient:
             try:
                 exchange = await connection.exchange(request, self._timeout_s)
             except _ClosedBeforeAnswerError as closed:
-                if (
-                    kept and closed.properly
-                ):  # the server gave up an idle connection just now: no failure of the request
-                    continue
+                if kept and closed.properly:
+                    continue  # the server gave up an idle connection just now: that is no failure of the request
                 raise RequestFailedError("connection", "the server closed the connection without an answer") from None
             except BaseException:
                 connection.close()
