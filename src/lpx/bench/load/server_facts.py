@@ -82,7 +82,7 @@ async def _cards(client: HttpClient, settings: LoadSettings) -> tuple[list[dict[
     try:
         data = json.loads(exchange.body)["data"]
         return [card for card in data if isinstance(card, dict) and "id" in card], ""
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return [], " (/v1/models gives no list)"
 
 
@@ -90,7 +90,7 @@ async def _version(client: HttpClient) -> str | None:
     try:
         exchange = await client.get("/version")
         return _text(json.loads(exchange.body)["version"]) if exchange.status == 200 else None
-    except (RequestFailedError, ValueError, KeyError, TypeError):
+    except (RequestFailedError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
