@@ -21,6 +21,9 @@ class LpxError(Exception):
     help_code = "LPX-E001"
 
 
+OUTPUT_NOT_WRITTEN = "LPX-E004"  # what a command writes beside its result, or the result itself
+
+
 def error_line(message: object, help_code: str = LpxError.help_code) -> str:
     """The one line that a failed command prints: `error[LPX-E040]: … (lpx explain LPX-E040)`."""
     return f"error[{help_code}]: {message} (lpx explain {help_code})"

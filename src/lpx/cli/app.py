@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from lpx.cli import EXIT_INTERRUPTED, bench, chat, doctor, explain, fit, models, run, serve, snapshot, tune
 from lpx.cli.eval import evaluate
 from lpx.cli.late_failures import exit_code_after_success
-from lpx.errors import LpxError, error_line
+from lpx.errors import OUTPUT_NOT_WRITTEN, LpxError, error_line
 
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
@@ -108,6 +108,6 @@ def run_app() -> NoReturn:
         if error.errno not in _OUTPUT_ERRORS:
             raise
         _silence_stdout()
-        print(error_line(f"the output cannot be written: {error.strerror}", "LPX-E004"), file=sys.stderr)
+        print(error_line(f"the output cannot be written: {error.strerror}", OUTPUT_NOT_WRITTEN), file=sys.stderr)
         sys.exit(1)
     sys.exit(0)

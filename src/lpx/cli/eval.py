@@ -82,7 +82,7 @@ def evaluate(
     from lpx.bench.evaluation import evaluation_measurement, evaluation_settings
     from lpx.cli.loading import resolve_engine_options
     from lpx.cli.progress_line import ProgressLine
-    from lpx.errors import ConfigError
+    from lpx.errors import OUTPUT_NOT_WRITTEN, ConfigError
     from lpx.quality import evaluation as quality
     from lpx.quality.gate import DEFAULT_BOUNDS, check_bounds, exit_code, judge, parse_bounds
     from lpx.quality.reference import default_reference, parse_reference
@@ -118,7 +118,8 @@ def evaluate(
         try:
             report.write_text(markdown(settings, found, verdicts, started), encoding="utf-8")
         except OSError as error:  # what was measured is shown all the same
-            report_failure(f"the report {report} cannot be written: {error.strerror}", ConfigError.exit_code)
+            message = f"the report {report} cannot be written: {error.strerror}"
+            report_failure(message, ConfigError.exit_code, OUTPUT_NOT_WRITTEN)
     if json_output:
         print(json.dumps(_as_json(found, verdicts, run_id, evaluation_settings(settings)), ensure_ascii=False))
     else:
