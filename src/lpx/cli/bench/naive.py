@@ -21,7 +21,7 @@ def naive(
     input_len: Annotated[int, typer.Option("--input-len", help="Tokens of each prompt.")] = 128,
     output_len: Annotated[int, typer.Option("--output-len", help="Tokens of each answer.")] = 64,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Streams at once.")] = 1,
-    repeats: Annotated[int, typer.Option("--repeats", help="Measurements of each.")] = 3,
+    repeats: Annotated[int, typer.Option("--repeats", help="Measurements of each.")] = 5,
     torch_dtype: Annotated[
         str,
         typer.Option("--torch-dtype", help="Weights of transformers: float32, bfloat16 or float16.", metavar="KIND"),
