@@ -21,6 +21,8 @@ from tests.bench.ledger.example_runs import a_measurement
         ("limit_fraction", 0.254, "25.4 %"),
         ("ttft_ms_p99", 12345.6, "12,346 ms"),
         ("itl_ms", 1.5, "1.5 ms"),
+        ("itl_ms_p99.9", 1.5, "1.5 ms"),
+        ("decode_tokens_per_second_high", 1.5, "1.5 tokens/s"),
         ("load_seconds", 2.0, "2 s"),
         ("perplexity", 12.3456, "12.35"),
         ("items_per_request", 3.0, "3"),

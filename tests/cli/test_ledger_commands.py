@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import struct
 import subprocess
+import termios
 
 import pytest
+from rich.cells import cell_len
 
 from lpx.bench.ledger import Ledger
 from tests.bench.ledger.example_runs import ENVIRONMENT, NEWER_DRIVER, a_measurement
@@ -40,6 +46,21 @@ def test_history_lists_and_filters(lpx, ledger):
     assert (run["id"], run["note"], run["environment"]["nvidia_driver"]) == (2, "新驱动", "570.86.10")
     done = lpx("bench", "history", "--kind", "serve", "--figure", "ttft_ms_p99", "--figure", "absent")
     assert "20.25 ms" in done.stdout
+
+
+def test_history_fits_a_terminal_of_80_columns(environment, ledger):
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    variables = {**{name: value for name, value in environment.items() if name != "COLUMNS"}, "TERM": "dumb"}
+    subprocess.run([*COMMAND, "bench", "history"], stdin=slave, stdout=slave, env=variables, check=True)
+    os.close(slave)
+    shown = os.read(master, 65536).decode()
+    os.close(master)
+    lines = shown.split("\r\n")
+    assert len(lines) == 5
+    assert all(cell_len(line) <= 80 for line in lines)
+    assert "12.5" in lines[1]  # only names are shortened
+    assert "…" in lines[3]
 
 
 def test_show_holds_everything(lpx, ledger):

@@ -62,6 +62,16 @@ def test_settings_that_are_no_json_are_refused_and_leave_nothing(ledger):
     assert ledger.find() == []
 
 
+def test_names_of_files_that_are_no_text_do_not_lose_the_run(ledger):
+    name = b"\xffmodel.gguf".decode("utf-8", "surrogateescape")
+    run_id = record(ledger, name, settings={"model": name, "中": "文"}, errors={name: 1}, note=name)
+    found = ledger.get(run_id).measurement
+    assert (found.subject.model, found.errors) == ("?model.gguf", {"?model.gguf": 1})
+    assert found.settings == {"model": name, "中": "文"}  # the file can still be found
+    assert [run.id for run in ledger.find(RunFilter(model=name))] == [run_id]
+    ledger.annotate(run_id, note=name)
+
+
 def test_equal_environments_are_kept_once(ledger):
     for environment in (ENVIRONMENT, NEWER_DRIVER, ENVIRONMENT):
         record(ledger, environment=environment)

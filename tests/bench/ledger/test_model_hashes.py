@@ -82,7 +82,11 @@ def test_the_ledger_names_no_folders(ledger, tmp_path):
     assert b"secret-place" not in ledger.path.read_bytes()
 
 
-def test_what_is_not_there_is_said(ledger, tmp_path):
+@pytest.mark.parametrize("used", [False, True])
+def test_what_is_not_there_is_said(ledger, tmp_path, used):
+    if used:
+        (tmp_path / "model.gguf").write_bytes(b"x")
+        ledger.model_sha256(tmp_path / "model.gguf")
     with pytest.raises(FileNotFoundError):
         ledger.model_sha256(tmp_path / "absent.gguf")
     with pytest.raises(ModelNotFoundError):

@@ -101,6 +101,7 @@ class Ledger:
         """Set the note of a run, unless it is None, and add and drop tags. Raises UnknownRunError."""
         self._check_id(run_id)
         added = [checked_name("tag", tag) for tag in add]
+        note = rows.storable(note)
         with writing(self.path, self._busy_seconds) as db:
             if db.execute("UPDATE runs SET note = coalesce(?, note) WHERE id = ?", (note, run_id)).rowcount == 0:
                 raise self._unknown(run_id)
@@ -143,11 +144,12 @@ class Ledger:
         """The hash of a model, computed only when its files changed since the ledger last saw them.
 
         Of a GGUF file it is the file's; of a folder or a split model that of the names and hashes of its files.
-        `progress` is told bytes done and in all. Raises OSError when a file cannot be read.
+        `progress` is told bytes done and in all. Raises OSError when a file cannot be read, and ModelNotFoundError.
         """
+        states = model_hashes.file_states(model)
         with reading(self.path, self._busy_seconds) as db:
-            known = {} if db is None else model_hashes.known_hashes(db, model)
-        digest, computed = model_hashes.hash_model(model, known, progress)
+            known = {} if db is None else model_hashes.known_hashes(db, states.values())
+        digest, computed = model_hashes.hash_model(model, states, known, progress)
         if computed:
             with writing(self.path, self._busy_seconds) as db:
                 model_hashes.remember(db, computed)

@@ -1,7 +1,6 @@
 """Pictures of one figure: over time, and over the batch size.
 
-Names of models come from anywhere, so no text is read as mathematics (`$`), and none is left out of a legend for
-beginning with an underscore.
+Names of models come from anywhere, so no text is read as mathematics (`$`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-MOST_CURVES = 12  # more cannot be told apart
+_MOST_CURVES = 12  # more cannot be told apart
 _MOST_CHANGES = 6
 _LONGEST_LABEL = 90
 _MARKERS = "osD^vPX*"
@@ -64,17 +63,18 @@ def styled(theme: Theme) -> Iterator[None]:
 
 
 def draw_over_time(canvas: FigureBase, runs: Sequence[Run], figure: str, theme: Theme) -> None:
-    """Every run at its start, and a line where the environment changed."""
+    """Every run at its start, and a line where the environment changed; some run must have the figure."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 
     axes = canvas.add_subplot()
     divisor, unit = figure_unit(figure)
-    curves = _drawn(curves_of(runs, figure))
+    all_curves = curves_of(runs, figure)
+    curves = drawn_curves(all_curves)
     lines: list[Artist] = []
     for number, curve in enumerate(curves):
         values = [run.measurement.figures[figure] / divisor for run in curve.runs]
         moments = [run.measurement.started.astimezone() for run in curve.runs]
-        lines += axes.plot(moments, values, **_line_style(number, theme), linewidth=1.2, markersize=4.5)
+        lines += axes.plot(moments, values, **line_style(number, theme), linewidth=1.2, markersize=4.5)
     shown = [run for curve in curves for run in curve.runs]
     for change in environment_changes(shown)[-_MOST_CHANGES:]:
         axes.axvline(change.moment.astimezone(), color=theme.ink, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.7)
@@ -89,13 +89,14 @@ def draw_over_time(canvas: FigureBase, runs: Sequence[Run], figure: str, theme: 
             ha="right",
             va="top",
         )
-    zone = shown[0].measurement.started.astimezone().tzinfo if shown else None
+    zone = shown[0].measurement.started.astimezone().tzinfo
     locator = AutoDateLocator(tz=zone)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=zone))
     axes.margins(x=0.06, y=0.15)
-    axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
-    finish(canvas, axes, f"{figure} over time", lines, [curve.label for curve in curves])
+    if min(run.measurement.figures[figure] for run in shown) >= 0:
+        axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
+    finish(canvas, axes, f"{figure} over time{_left_out(curves, all_curves)}", lines, [curve.label for curve in curves])
     axes.set_ylabel(unit)
 
 
@@ -103,7 +104,8 @@ def draw_over_batch_size(canvas: FigureBase, runs: Sequence[Run], figure: str, t
     """The median of every batch size, with bars from the least to the most."""
     axes = canvas.add_subplot()
     divisor, unit = figure_unit(figure)
-    curves = _drawn(curves_of(runs, figure, over_batch_size=True))
+    all_curves = curves_of(runs, figure, over_batch_size=True)
+    curves = drawn_curves(all_curves)
     lines: list[Artist] = []
     sizes: set[int] = set()
     for number, curve in enumerate(curves):
@@ -118,7 +120,7 @@ def draw_over_batch_size(canvas: FigureBase, runs: Sequence[Run], figure: str, t
                 [point.batch_size for point in points],
                 [point.median / divisor for point in points],
                 spread,
-                **_line_style(number, theme),
+                **line_style(number, theme),
                 linewidth=1.2,
                 markersize=4.5,
                 capsize=2.5,
@@ -130,18 +132,17 @@ def draw_over_batch_size(canvas: FigureBase, runs: Sequence[Run], figure: str, t
     axes.set_ylim(bottom=0)
     axes.set_xlabel("batch size")
     axes.set_ylabel(unit)
-    finish(canvas, axes, f"{figure} over batch size", lines, [curve.label for curve in curves])
+    title = f"{figure} over batch size{_left_out(curves, all_curves)}"
+    finish(canvas, axes, title, lines, [curve.label for curve in curves])
 
 
 def finish(canvas: FigureBase, axes: Axes, title: str, lines: Sequence[Artist], labels: Sequence[str]) -> None:
-    """Title, and a legend below, whatever the labels look like."""
+    """Title, and a legend below."""
     axes.set_title(title)
     if not lines:
         return
-    # A legend leaves out labels that begin with an underscore, so they are set afterwards.
-    legend = canvas.legend(lines, ["x" * len(label) for label in labels], loc="outside lower left", fontsize=9)
-    for text, label in zip(legend.get_texts(), labels, strict=True):
-        text.set_text(shortened(label, _LONGEST_LABEL))
+    shown = [shortened(label, _LONGEST_LABEL) for label in labels]
+    canvas.legend(lines, shown, loc="outside lower left", fontsize=9)
 
 
 def shortened(text: str, most: int) -> str:
@@ -150,13 +151,18 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _drawn(curves: list[Curve]) -> list[Curve]:
+def drawn_curves(curves: Sequence[Curve]) -> list[Curve]:
     """As many as can be told apart: those with the most runs."""
-    kept = sorted(curves, key=lambda curve: -len(curve.runs))[:MOST_CURVES]
+    kept = sorted(curves, key=lambda curve: -len(curve.runs))[:_MOST_CURVES]
     return [curve for curve in curves if curve in kept]
 
 
-def _line_style(number: int, theme: Theme) -> dict[str, str]:
+def _left_out(drawn: Sequence[Curve], curves: Sequence[Curve]) -> str:
+    return f", {len(drawn)} of {len(curves)} curves" if len(drawn) < len(curves) else ""
+
+
+def line_style(number: int, theme: Theme) -> dict[str, str]:
+    """Of the curve with this number."""
     return {
         "color": theme.series[number % len(theme.series)],
         "marker": _MARKERS[number % len(_MARKERS)],

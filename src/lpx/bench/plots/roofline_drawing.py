@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lpx.bench.ledger import Run
 from lpx.bench.plots.curves import curves_of
-from lpx.bench.plots.drawing import MOST_CURVES, finish, shortened
+from lpx.bench.plots.drawing import drawn_curves, finish, line_style, shortened
 from lpx.bench.plots.theme import Theme
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ _PEAKS = (
     ("bf16_multiply_adds_per_second", "bf16"),
     ("f32_multiply_adds_per_second", "f32"),
 )
-_MARKERS = "osD^vPX*"
 _CLOSE = 1.2  # peaks whose names would lie on each other
 
 
@@ -69,7 +68,7 @@ def limits_of(runs: Sequence[Run], rooflines: Sequence[Run]) -> Limits | None:
 def draw_roofline(canvas: FigureBase, runs: Sequence[Run], limits: Limits, theme: Theme) -> None:
     """Medians of runs of the same kind and batch size, below the limits."""
     axes = canvas.add_subplot()
-    curves = curves_of(placed_runs(runs), _NEEDED[0], over_batch_size=True)[:MOST_CURVES]
+    curves = drawn_curves(curves_of(placed_runs(runs), _NEEDED[0], over_batch_size=True))
     lines: list[Artist] = []
     places: list[tuple[float, float]] = []
     for number, curve in enumerate(curves):
@@ -80,19 +79,19 @@ def draw_roofline(canvas: FigureBase, runs: Sequence[Run], limits: Limits, theme
             (size, statistics.median(x for x, _ in each), statistics.median(y for _, y in each))
             for size, each in sorted(by_batch.items(), key=lambda item: item[0] or 0)
         ]
-        colour = theme.series[number % len(theme.series)]
+        style = line_style(number, theme)
         lines += axes.plot(
             [x for _, x, _ in points],
             [y / 1e9 for _, _, y in points],
-            color=colour,
-            marker=_MARKERS[number % len(_MARKERS)],
+            **style,
             linewidth=1,
             markersize=6,
             zorder=3,
         )
         for size, x, y in points:
             if size is not None:
-                axes.annotate(f"{size}", (x, y / 1e9), (5, -11), textcoords="offset points", color=colour, fontsize=8)
+                place = {"xytext": (5, -11), "textcoords": "offset points"}
+                axes.annotate(f"{size}", (x, y / 1e9), **place, color=style["color"], fontsize=8)
         places += [(x, y) for _, x, y in points]
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -42,8 +42,8 @@ def plot(
     Example: lpx bench plot runs.html --model smollm2 --since 30d
     """
     from lpx.bench.ledger import RunFilter
-    from lpx.cli.bench.export import write_whole
     from lpx.cli.status_line import StatusLine
+    from lpx.cli.whole_file import write_whole
 
     format = file.suffix.lower().lstrip(".")
     if format not in _FORMATS:

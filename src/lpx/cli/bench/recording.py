@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpx.cli.late_failures import report_failure
-from lpx.errors import ConfigError
+from lpx.errors import ConfigError, ModelNotFoundError
 
 if TYPE_CHECKING:
     from lpx.bench.ledger import Ledger
@@ -87,7 +87,7 @@ def record(options: LedgerOptions, measurement: Measurement, *, model: Path | No
     try:
         ledger = open_ledger(options.ledger)
         if model is not None and measurement.subject.model_sha256 is None:
-            subject = dataclasses.replace(measurement.subject, model_sha256=hash_with_progress(ledger, model))
+            subject = dataclasses.replace(measurement.subject, model_sha256=_hash_if_possible(ledger, model))
             measurement = dataclasses.replace(measurement, subject=subject)
         return ledger.record(measurement, tags=options.tag or ())
     except LpxError as error:
@@ -101,17 +101,19 @@ def print_run(run_id: int | None) -> None:
         print(f"\nrun {run_id}: lpx bench show {run_id}")
 
 
-def hash_with_progress(ledger: Ledger, model: Path) -> str | None:
-    """The model's hash, with a bar on a terminal when it takes long.
-
-    None when the files cannot be read any more, and on an interrupt: the run is worth more than the hash.
-    """
+def hash_with_progress(ledger: Ledger, model: Path) -> str:
+    """The model's hash, with a bar on a terminal when it takes long. Raises LedgerError and OSError."""
     from lpx.cli.loading import ByteProgress
 
+    with ByteProgress(f"hashing {model.name}", quiet_seconds=_QUIET_SECONDS) as bar:
+        return ledger.model_sha256(model, bar.update)
+
+
+def _hash_if_possible(ledger: Ledger, model: Path) -> str | None:
+    """None when the files cannot be read any more, and on an interrupt: the run is worth more than the hash."""
     try:
-        with ByteProgress(f"hashing {model.name}", quiet_seconds=_QUIET_SECONDS) as bar:
-            return ledger.model_sha256(model, bar.update)
-    except OSError as error:
+        return hash_with_progress(ledger, model)
+    except (OSError, ModelNotFoundError) as error:
         print(f"warning: the run is kept without the model's hash: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print("warning: the run is kept without the model's hash", file=sys.stderr)
