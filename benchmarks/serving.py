@@ -4,7 +4,8 @@ First part: the same requests through `LLM.generate` in this process and through
 included, in alternating rounds on the same processors: tokens a second of one stream and of several together, and the
 share that HTTP leaves. Wanted: 93 % for one stream, 90 % for sixteen.
 
-Second part: the load that `vllm bench serve` makes by default: random prompts, a fixed output length, so many at once.
+Second part: a load as `lpx bench serve --dataset-name random` makes it: random prompts, a fixed output length, so many
+at once.
 
 A peer is measured beside both: `--llama-server` names llama.cpp's server, `--peer-python` the Python of an environment
 with llama-cpp-python and what its server needs.
@@ -18,7 +19,6 @@ import json
 import os
 import random
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -33,9 +33,15 @@ from typing import Any
 from stream_client import Answer, StreamClient
 
 from lpx import LLM, SamplingParams
+from lpx.bench.load import LoadSettings, measure_load
 from lpx.bench.series import Series
 
 START_S = 120.0  # for a server to load
+LOAD_FIGURES = (
+    "requests_per_second",
+    "output_tokens_per_second",
+    *(f"{name}_ms_{which}" for name in ("ttft", "tpot", "itl") for which in ("mean", "median", "p99")),
+)
 
 
 @dataclass(frozen=True)
@@ -157,25 +163,21 @@ def overhead(args: argparse.Namespace, llm: LLM, started: list[Server]) -> dict[
 
 
 def load(args: argparse.Namespace, server: Server) -> dict[str, float]:
-    """Figures of `vllm bench serve`: random prompts, a fixed output length, so many at once."""
-    texts = prompts(args.num_prompts, args.random_input_len, random.Random(2))
-    asyncio.run(over_http(server, texts[:2], 4, 2))
-    found, seconds = asyncio.run(over_http(server, texts[2:], args.random_output_len, args.max_concurrency))
-    figures = {
-        "requests_per_second": len(found) / seconds,
-        "output_tokens_per_second": sum(answer.tokens for answer in found) / seconds,
-    }
-    gaps = [gap for answer in found for gap in answer.gaps_ms]
-    for name, values in (
-        ("ttft_ms", [answer.ttft_ms for answer in found]),
-        ("tpot_ms", [answer.tpot_ms for answer in found]),
-        ("itl_ms", gaps),
-    ):
-        ordered = sorted(values)
-        figures[f"mean_{name}"] = statistics.fmean(ordered)
-        figures[f"median_{name}"] = statistics.median(ordered)
-        figures[f"p99_{name}"] = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-    return figures
+    """Figures of `lpx bench serve`: random prompts, a fixed output length, so many at once."""
+    settings = LoadSettings(
+        base_url=f"http://127.0.0.1:{server.port}",
+        dataset_name="random",
+        num_prompts=args.num_prompts,
+        input_len=args.random_input_len,
+        output_len=args.random_output_len,
+        max_concurrency=args.max_concurrency,
+        seed=2,
+        extra_body=server.extra,
+    )
+    report = asyncio.run(measure_load(settings))
+    if report.errors:
+        raise RuntimeError(f"{server.name}: {dict(report.errors)}")
+    return {figure: report.figures[figure] for figure in LOAD_FIGURES if figure in report.figures}
 
 
 def main() -> None:
@@ -219,7 +221,7 @@ def main() -> None:
                 f"{100 * series.median / base:8.1f}%"
             )
     print(
-        f"\n{args.num_prompts - 2} prompts of about {args.random_input_len} tokens, {args.random_output_len} tokens "
+        f"\n{args.num_prompts} prompts of about {args.random_input_len} tokens, {args.random_output_len} tokens "
         f"each, {args.max_concurrency} at once"
     )
     print(f"{'':26}" + "".join(f"{name:>18}" for name in loads))

@@ -139,6 +139,16 @@ def test_answers_that_nobody_counted_have_no_tokens():
     assert any("1 of 2 answers came without a token count" in warning for warning in report.warnings)
 
 
+def test_texts_are_encoded_again_where_the_server_does_not_count():
+    steps = [(0.1, text("a b c ")), (0.4, text("d", finish_reason="stop")), (0.4, DONE)]
+    report = run_load([Script(steps), words(0.1, 0.2, tokens=2)], tokenize=lambda text: len(text.split()))
+    assert [each.timings.output_tokens for each in report.results] == [4, 2]
+    assert report.results[0].timings.tpot_ms == near(300 / 3)
+    assert report.figures["output_tokens_per_second"] == near(6 / 0.6)
+    assert report.recounted.answers == 1
+    assert any("1 of 2 answers came without a token count: their texts were encoded" in w for w in report.warnings)
+
+
 def test_events_of_one_piece_share_its_time_and_an_event_has_the_time_of_its_last_byte():
     two = text("a") + text("b")
     cut = text("你好")

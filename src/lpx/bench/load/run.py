@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,7 +19,7 @@ from lpx.bench.load.prompt_sets import PromptSet, make_prompts
 from lpx.bench.load.report import Failure, LoadReport, RecountedTokens, Result
 from lpx.bench.load.server_facts import ServerUnreachableError, read_subject
 from lpx.bench.load.settings import LoadSettings
-from lpx.bench.load.timings import timings_of
+from lpx.bench.load.timings import recounted, timings_of
 from lpx.bench.load.token_counter import TokenCounter, find_counter
 from lpx.bench.load.warnings import load_warnings
 from lpx.bench.measurement import Measurement, Subject
@@ -285,22 +285,29 @@ class _Load:
             )
 
     async def recount(self) -> None:
-        """Encode some of the answers again, to see whether the server's count is that of its texts."""
+        """Encode answers again: those that the server did not count, and some others to see whether it counts right."""
         if self.counter is None:
             return
-        texts, counted, recounted = 0, 0, 0
+        checked, counted, recounts = 0, 0, 0
         try:
-            for result in self.results[:_RECOUNTED_ANSWERS]:
-                if result.timings.output_tokens is None or result.hidden:
+            for at, result in enumerate(self.results):
+                timings = result.timings
+                if timings.output_tokens is not None and checked == _RECOUNTED_ANSWERS:
                     continue
-                self.tell(LoadProgress("recount", texts, _RECOUNTED_ANSWERS))
-                recounted += await self.counter.count(result.text, special=False) if result.text else 0
-                counted += result.timings.output_tokens
-                texts += 1
-        except RequestFailedError:
-            return
-        if texts:
-            self.recounted = RecountedTokens(texts, counted, recounted)
+                self.tell(LoadProgress("recount", at, len(self.results)))
+                tokens = await self._tokens_of(self.counter, result)
+                if timings.output_tokens is None:
+                    self.results[at] = replace(result, timings=recounted(timings, tokens))
+                elif not result.hidden:  # what a template puts around thoughts and calls is not known here
+                    checked, counted, recounts = checked + 1, counted + timings.output_tokens, recounts + tokens
+        except RequestFailedError as error:
+            self.warnings.append(f"answers could not be counted again: {error.kind}: {error.detail}")
+        if checked:
+            self.recounted = RecountedTokens(checked, counted, recounts)
+
+    async def _tokens_of(self, counter: TokenCounter, result: Result) -> int:
+        texts = [text for text in (result.text, result.hidden) if text]
+        return sum([await counter.count(text, special=False) for text in texts])
 
     def report(self, interrupted: bool) -> LoadReport:
         settings = self.settings

@@ -10,7 +10,14 @@ from lpx.bench.load.settings import LoadSettings
 from lpx.bench.measurement import Subject
 from lpx.errors import ConfigError, LpxError
 
-_OWNERS = {"lpx": "lpx", "vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang", "library": "ollama"}
+_OWNERS = {
+    "lpx": "lpx",
+    "vllm": "vllm",
+    "llamacpp": "llama.cpp",
+    "sglang": "sglang",
+    "library": "ollama",
+    "me": "llama-cpp-python",
+}
 
 
 class ServerUnreachableError(LpxError):

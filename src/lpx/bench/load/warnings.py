@@ -94,6 +94,12 @@ def _about_tokens(settings: LoadSettings, results: Sequence[Result]) -> Iterator
             f"{uncounted} of {len(results)} answers came without a token count: no tokens/s, and no TPOT for these "
             "(pieces are not tokens)"
         )
+    recounted = sum(result.timings.recounted for result in results)
+    if recounted:
+        yield (
+            f"{recounted} of {len(results)} answers came without a token count: their texts were encoded again, which "
+            "misses tokens without text"
+        )
     whole = sum(not result.streamed for result in results)
     if whole and settings.stream:
         yield f"{whole} of {len(results)} answers did not come as a stream: they have no TTFT, TPOT and ITL"

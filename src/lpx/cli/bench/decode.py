@@ -87,7 +87,7 @@ async def _measure(
     from lpx.bench.load.decode import measure_decode
 
     reports: list[DecodeReport] = []
-    stop = asyncio.ensure_future(stopping.wait())
+    stop = asyncio.ensure_future(stopping.wait())  # cancelled with the loop
     for settings in all_settings:
 
         def tell(state: object, streams: int = settings.concurrency) -> None:
@@ -100,7 +100,6 @@ async def _measure(
             await asyncio.gather(task, return_exceptions=True)
             break
         reports.append(task.result())
-    stop.cancel()
     return reports
 
 

@@ -147,6 +147,10 @@ def run_until_interrupted(main: Callable[[asyncio.Event], Coroutine[Any, Any, _T
             raise KeyboardInterrupt from None
         finally:
             loop.remove_signal_handler(signal.SIGINT)
+            rest = asyncio.all_tasks(loop)
+            for each in rest:
+                each.cancel()
+            loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         asyncio.set_event_loop(None)
