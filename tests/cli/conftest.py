@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.tune.made_up_machine import machine, tiny_model
 from tests.reference.model_files import write_hf_folder
 from tests.reference.tiny_models import make_tiny
+
+__all__ = ["machine", "tiny_model"]
 
 Lpx = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from lpx.cli import EXIT_INTERRUPTED, bench, chat, models, run, serve
+from lpx.cli import EXIT_INTERRUPTED, bench, chat, fit, models, run, serve, tune
 from lpx.cli.late_failures import exit_code_after_success
 from lpx.errors import LpxError
 
@@ -59,6 +59,8 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
+app.command("fit")(fit.fit)
+app.command("tune")(tune.tune)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 

@@ -77,6 +77,8 @@ class ProfileOption:
         """One line: what the file gave, and what was overruled; None without a file."""
         if self.profile is None:
             return None
+        from lpx.profile import key_named
+
         used, overruled = [], []
         for name, value in context.meta[_META].values.items():
             parameter = _PARAMETERS.get(name, name)
@@ -85,11 +87,15 @@ class ProfileOption:
             if source is None:
                 continue  # of another command
             if source.name == "DEFAULT_MAP":
-                used.append(spelled if name == "api_key" else f"{spelled} {_shown(value)}")
+                used.append(spelled if key_named(name).secret else f"{spelled} {_shown(value)}")
             else:
                 overruled.append(spelled)
         line = f"profile {self.profile}: {', '.join(used) or 'nothing that this command uses'}"
         return f"{line}; overruled: {', '.join(overruled)}" if overruled else line
+
+    def values(self, context: typer.Context) -> dict[str, Any]:
+        """Everything that the file holds, by option name; empty without a file."""
+        return {} if self.profile is None else dict(context.meta[_META].values)
 
     def announce(self, context: typer.Context) -> None:
         """Say on stderr what the file gave."""

@@ -122,6 +122,7 @@ def nearest_names(name: str, count: int = 3) -> list[str]:
     return [by_words[words] for words in found]
 
 
+@functools.cache
 def _spellings(gpu: Gpu) -> list[list[str]]:
     return [_words(name) for name in (gpu.name, *gpu.aliases)]
 

@@ -31,6 +31,7 @@ class Key:
     kind: Kind
     help: str
     default: str | None = None  # as it would be written; None: LPX chooses, or there is none
+    secret: bool = False  # the file must be private then, and the value is never shown
 
     @property
     def spelled(self) -> str:
@@ -70,7 +71,7 @@ KEYS: tuple[Key, ...] = (
     Key("server", "port", "whole", "port; 0 takes a free one", "8080"),
     Key("server", "served_model_name", "text", "name that clients see"),
     Key("server", "enable_request_timings", "flag", "put timings into answers", "true"),
-    Key("access", "api_key", "list", "keys that clients must show; the file must be private then"),
+    Key("access", "api_key", "list", "keys that clients must show; the file must be private then", secret=True),
     Key("access", "api_key_file", "path", "a file of keys, one on a line"),
     Key("access", "insecure_no_auth", "flag", "allow a host that others reach without any key", "false"),
     Key("access", "allowed_hosts", "list", "host names besides loopback names and addresses"),

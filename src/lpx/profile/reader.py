@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lpx.errors import ConfigError
-from lpx.profile.keys import KEYS, SECTIONS, Key
+from lpx.profile.keys import KEYS, SECTIONS, Key, key_named
 
 _MOST_BYTES = 1 << 20
 _WANTED = {
@@ -61,8 +61,9 @@ def read_profile(path: Path) -> Profile:
             if key.name in values:
                 raise ProfileError(f"{path}: [{section}] has {key.spelled} twice, as {key.spelled} and as {key.name}")
             values[key.name] = _value(path, key, value)
-    if "api_key" in values:
-        _check_private(path)
+    for name in values:
+        if key_named(name).secret:
+            _check_private(path, key_named(name))
     return Profile(path, values)
 
 
@@ -161,12 +162,12 @@ def _beside(path: Path, value: str) -> Path:
     return path.parent.absolute() / os.path.expanduser(value)
 
 
-def _check_private(path: Path) -> None:
+def _check_private(path: Path, key: Key) -> None:
     mode = path.stat().st_mode
     if stat.S_ISREG(mode) and mode & 0o077:
         raise ProfileError(
-            f"{path} holds api-key, and others on this machine may read it: chmod 600 {path}, or put the keys into a "
-            "file of their own and name it by api-key-file"
+            f"{path} holds {key.spelled}, and others on this machine may read it: chmod 600 {path}, or put the keys "
+            "into a file of their own and name it by api-key-file"
         )
 
 

@@ -34,8 +34,11 @@ def profile_text(
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def write_profile(path: Path, text: str) -> None:
-    """Put `text` at `path` at once, replacing what was there. OSError when that cannot be done."""
+def write_profile(path: Path, text: str, *, private: bool = False) -> None:
+    """Put `text` at `path` at once, replacing what was there; `private`: for the owner alone.
+
+    OSError when that cannot be done.
+    """
     directory = path.parent
     number, temporary = tempfile.mkstemp(dir=directory, prefix=f".{path.name}.", suffix=".new")
     try:
@@ -43,7 +46,7 @@ def write_profile(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, 0o600 if private else 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
