@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from statistics import median
 from typing import Annotated
 
 import typer
@@ -42,6 +41,8 @@ def naive(
 
     Example: lpx bench naive --model smollm2-135m --input-len 128 --output-len 64
     """
+    from statistics import median
+
     from lpx.bench.engine_settings import settings_of
     from lpx.bench.engine_subject import model_path
     from lpx.bench.naive import DECODE, PREFILL, NaiveSettings, measure_naive
