@@ -79,8 +79,6 @@ def default_threads():
 def set_baseline(ledger, options, name, arguments):
     started = time.monotonic()
     command = ["baseline", "set", name, *arguments, "--seconds", str(options.baseline_seconds)]
-    if options.alternating:
-        command += ["--against", "lpx"]
     done = lpx(ledger, [*command, "--most-others", options.most_others])
     if done.returncode:
         raise SystemExit(done.stderr.strip())
