@@ -1,6 +1,6 @@
 """How often `lpx bench gate` is right on this machine: tries with an unchanged build, and with real slow-downs.
 
-    python benchmarks/gate_trials.py MODEL.gguf [--tries 10] [--seconds 40] [--context 1536]
+    python benchmarks/gate_trials.py MODEL.gguf [--tries 10] [--seconds 40] [--context 1536] [--alternating]
 
 Two baselines are measured first: short prompts, and a long context with keys and values in q8. Then come, in turns,
 tries of the gate that must pass (the same again) and tries that must fail: one thread fewer, and f16 instead of q8 at
@@ -63,6 +63,9 @@ def parse_arguments():
     parser.add_argument("--context", type=int, default=1536, help="tokens of the long prompt")
     parser.add_argument("--threads", type=int, help="default: the physical cores")
     parser.add_argument("--fail-on", default="decode:-5%")
+    parser.add_argument(
+        "--alternating", action="store_true", help="with --against: the unchanged LPX is the other side"
+    )
     parser.add_argument("--most-others", default="15", help="percent of the processors that others may use")
     return parser.parse_args()
 
@@ -94,6 +97,8 @@ def run_gate(ledger, options, baseline, changed):
         str(options.seconds),
         *changed,
     ]
+    if options.alternating:
+        command += ["--against", "lpx"]
     done = lpx(ledger, [*command, "--most-others", options.most_others, "--json", "--no-ledger"])
     if not done.stdout:
         print(done.stderr.strip(), file=sys.stderr)

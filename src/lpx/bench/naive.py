@@ -36,7 +36,7 @@ class NaiveSettings:
     input_len: int = 128
     output_len: int = 64
     batch_size: int = 1
-    repeats: int = 3
+    repeats: int = 5
     dtype: str = "float32"
     python: str | None = None  # an interpreter that has torch and transformers
 

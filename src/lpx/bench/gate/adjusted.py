@@ -86,7 +86,7 @@ def compare_pieces(
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
-    """What one share makes of the rounds: the shift of log time, and what it leaves unexplained."""
+    """What one share makes of the pieces: the shift of log time, and what it leaves unexplained."""
 
     shift: float
     error: float

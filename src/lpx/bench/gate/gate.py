@@ -252,8 +252,9 @@ def _refuse_disturbed(pieces: Sequence[Piece], most_others: float, what: str) ->
     if len(by_session(_undisturbed(pieces, most_others))) < LEAST_SESSIONS:
         others = median(piece.others_share for piece in pieces)
         raise CannotJudgeError(
-            f"while {what} was measured, other programs used {100 * others:.0f} % of the processors, and its figures "
-            f"say little. End them and measure again, or allow more with --most-others (now {100 * most_others:g} %)"
+            f"while {what} was measured, other programs used {100 * others:.0f} % of the processors, or a hypervisor "
+            "gave them away, and its figures say little. End them and measure again, or allow more with --most-others "
+            f"(now {100 * most_others:g} %)"
         )
 
 

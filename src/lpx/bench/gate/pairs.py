@@ -81,6 +81,8 @@ def _pairs(session: int, ours: StreamEngine, theirs: StreamEngine) -> Iterator[P
         for number in range(pieces):
             order = (ours, theirs) if (number % 2 == 0) is not turned else (theirs, ours)
             done = {engine: engine.decode() for engine in order}
+            if not all(done.values()):  # at the end of their context
+                break
             yield Pair(DECODE, session, done[ours], done[theirs])
 
 

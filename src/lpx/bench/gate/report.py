@@ -29,13 +29,13 @@ def change_of(comparison: Comparison, figure: str) -> Interval:
 
 def gate_markdown(report: GateReport) -> str:
     """A heading, a table with a line for each condition, and what one should know about it."""
-    alternating = all(look is None for each in report.decisions if each.comparison for look in each.comparison.weather)
+    adjusted = any(None not in each.comparison.weather for each in report.decisions if each.comparison)
     lines = [
         f"## LPX gate: {_HEADLINES[report.outcome]}",
         "",
         f"Against {_cell(report.against)}: {_cell(_described(report.after))}.",
         "",
-        f"| figure | allowed | before | now | {'change' if alternating else 'change, same weather'} | |",
+        f"| figure | allowed | before | now | {'change, same weather' if adjusted else 'change'} | |",
         "|---|--:|--:|--:|--:|---|",
         *(_row(decision) for decision in report.decisions),
         "",
@@ -117,6 +117,10 @@ def _weather_notes(report: GateReport) -> list[str]:
             continue
         before, after = each.comparison.weather
         if before is None or after is None:
+            if report.others_share is not None:  # a baseline; sides in alternation have the same weather
+                return [
+                    "The server is on another machine, which cannot be looked at: figures are compared as measured."
+                ]
             continue
         read, multiply = (
             f"{100 * (now / then - 1):+.0f} %"

@@ -94,6 +94,8 @@ class EngineSessions:
             pieces.append(Piece(PREFILL, number, figures, Look.mean((before, after)), 0.0))
             for _ in range(engine.pieces):
                 before, figures = after, engine.decode()
+                if not figures:
+                    break
                 after = glass.look()
                 pieces.append(Piece(DECODE, number, figures, Look.mean((before, after)), 0.0))
             share = watch.share()
@@ -155,8 +157,10 @@ class StreamEngine:
         return {"prefill_tokens_per_second": tokens / seconds, "ttft_ms_median": 1e3 * seconds}
 
     def decode(self) -> dict[str, float]:
-        """One piece of decoding."""
+        """One piece of decoding; nothing when the streams are at the end of their context."""
         done = self._worker.ask("decode", steps=self._steps)
+        if not done["steps"]:
+            return {}
         return {
             "decode_tokens_per_second": self._workload.batch_size * done["steps"] / done["seconds"],
             "tpot_ms_median": 1e3 * done["seconds"] / done["steps"],

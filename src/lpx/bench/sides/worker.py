@@ -39,10 +39,10 @@ class Worker:
         self.name = name
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed in close
         environment = dict(os.environ)
-        if own_python:
-            root = str(Path(__file__).resolve().parents[3])
+        root = str(Path(__file__).resolve().parents[3])
+        if own_python and not root.endswith("-packages"):  # run from a checkout
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        else:
+        elif not own_python:
             environment.pop("PYTHONPATH", None)
         try:
             self._process = subprocess.Popen(

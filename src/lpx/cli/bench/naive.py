@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from statistics import median
 from typing import Annotated
 
 import typer
@@ -21,7 +20,7 @@ def naive(
     input_len: Annotated[int, typer.Option("--input-len", help="Tokens of each prompt.")] = 128,
     output_len: Annotated[int, typer.Option("--output-len", help="Tokens of each answer.")] = 64,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Streams at once.")] = 1,
-    repeats: Annotated[int, typer.Option("--repeats", help="Measurements of each.")] = 3,
+    repeats: Annotated[int, typer.Option("--repeats", help="Measurements of each.")] = 5,
     torch_dtype: Annotated[
         str,
         typer.Option("--torch-dtype", help="Weights of transformers: float32, bfloat16 or float16.", metavar="KIND"),
@@ -42,6 +41,8 @@ def naive(
 
     Example: lpx bench naive --model smollm2-135m --input-len 128 --output-len 64
     """
+    from statistics import median
+
     from lpx.bench.engine_settings import settings_of
     from lpx.bench.engine_subject import model_path
     from lpx.bench.naive import DECODE, PREFILL, NaiveSettings, measure_naive

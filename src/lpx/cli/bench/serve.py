@@ -16,7 +16,7 @@ from lpx.cli.bench.server_options import ServerOptions, run_until_interrupted, w
 from lpx.cli.late_failures import report_failure
 from lpx.cli.option_groups import spread_options
 from lpx.cli.status_line import StatusLine
-from lpx.errors import ConfigError
+from lpx.errors import OUTPUT_NOT_WRITTEN, ConfigError
 
 if TYPE_CHECKING:
     from asyncio import Event
@@ -310,7 +310,8 @@ def _save(reports: Sequence[LoadReport], folder: Path, filename: str | None, det
         try:
             path.write_text(json.dumps(vllm_result(report, detailed), ensure_ascii=False, indent=2), "utf-8")
         except OSError as error:
-            report_failure(f"the result cannot be written to {path}: {error.strerror}", 1)
+            message = f"the result cannot be written to {path}: {error.strerror}"
+            report_failure(message, 1, OUTPUT_NOT_WRITTEN)
         else:
             written.append(path)
     return written
