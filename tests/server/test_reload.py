@@ -188,6 +188,14 @@ def test_requests_wait_while_one_engine_is_exchanged_for_another(server: LiveSer
     assert loader.loading.wait(120)
     assert server.get("/health").json()["status"] == "reloading"
     assert server.get("/v1/models").status_code == 503
+    assert server.get(RELOAD).json() | {"last": None} == {
+        "state": "loading",
+        "progress": 0.0,
+        "model": None,
+        "version": None,
+        "engines_ending": 0,
+        "last": None,
+    }
     asked, answer = in_background(lambda: generate(server))
     service = server.app.state.service
     eventually(lambda: service._gate is not None, "the gate")

@@ -74,14 +74,16 @@ class ModelLoader:
 
         open_model(target.path, max_model_len=self._options.max_model_len).close()
 
-    def load(self, target: Target, model: str | None, progress: Progress) -> AsyncEngine:
-        """An engine on `target`, of which `model` is the name that was asked for. Raises what `Engine.load` does."""
+    def load(self, target: Target, progress: Progress) -> AsyncEngine:
+        """An engine on `target`. Raises what `Engine.load` does."""
         options = replace(self._options, model=str(target.path), served_model_name=target.served_name)
-        engine = self._load(options, progress)
+        return self._load(options, progress)
+
+    def remember(self, target: Target, model: str | None) -> None:
+        """`target` serves, and was asked for as `model` (None: as before), which is what is meant from now on."""
         if model is not None:
             self._model, self._is_stored = model, True
         self.loaded = target
-        return engine
 
     def _served_name(self, stored_name: str | None) -> str | None:
         """The name that was set with --served-model-name stays; one that follows from the model's follows it."""

@@ -163,7 +163,7 @@ _ANSWERS: dict[str, Schema] = {
         {
             "state": _STRING,
             "progress": _NUMBER,
-            "model": _STRING,
+            "model": _nullable(_STRING),
             "version": _nullable(_STRING),
             "engines_ending": _COUNT,
         }

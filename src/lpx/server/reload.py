@@ -35,17 +35,19 @@ class Reloader:
         self._progress = 0.0
         self._last: dict[str, Any] | None = None
         self._running: asyncio.Task[dict[str, Any]] | None = None
-        self._retiring: dict[ServedEngine, asyncio.Task[None]] = {}
+        self._leaving: set[ServedEngine] = set()  # replaced, and not freed yet
+        self._retiring: set[asyncio.Task[None]] = set()
 
     def status(self) -> dict[str, Any]:
         """For `GET /admin/models/reload`."""
-        info = self._service.engine.info
+        served = self._service.served
+        info = None if served is None else served.engine.info
         return {
             "state": self._state,
             "progress": round(self._progress, 3),
-            "model": info.model,
-            "version": info.model_version,
-            "engines_ending": len(self._retiring),
+            "model": None if info is None else info.model,
+            "version": None if info is None else info.model_version,
+            "engines_ending": len(self._leaving),
             "last": self._last,
         }
 
@@ -78,7 +80,7 @@ class Reloader:
         service = self._service
         try:
             target = await asyncio.to_thread(self._loader.target, model)
-        except ModelNotFoundError:
+        except (ModelNotFoundError, OSError):
             raise HttpError(
                 404, "There is no such model or version in the model folder.", code="model_not_found"
             ) from None
@@ -89,11 +91,11 @@ class Reloader:
             return _outcome(before, before, False, begin)
         self._state = "draining" if drain else "loading"
         if drain:
-            await self._drained(old, target, model)
+            await self._drained(old, target)
         else:
-            engine = await self._load(target, model, beside=True)
-            await service.install(engine)
+            await service.install(await self._load(target, beside=True))
             self._retire(old)
+        self._loader.remember(target, model)
         assert service.served is not None
         after = service.served.engine.info
         logger.info(
@@ -105,7 +107,7 @@ class Reloader:
         )
         return _outcome(before, after, True, begin)
 
-    async def _drained(self, old: ServedEngine, target: Target, model: str | None) -> None:
+    async def _drained(self, old: ServedEngine, target: Target) -> None:
         """End and free the old engine before the new one is loaded, which is opened before for what can be seen so."""
         service = self._service
         try:
@@ -117,21 +119,21 @@ class Reloader:
             before = await asyncio.to_thread(self._loader.target)
         with service.held():
             service.take_away()
-            await _end(old)
+            await self._end(old)
             self._state = "loading"
             try:
-                await service.install(await self._load(target, model, beside=False))
+                await service.install(await self._load(target, beside=False))
             except Exception:
                 logger.error("the new model could not be loaded: loading the one from before again")
                 try:
-                    await service.install(await self._load(before, None, beside=False))
+                    await service.install(await self._load(before, beside=False))
                 except Exception as error:
                     service.fail(error)
                 raise
 
-    async def _load(self, target: Target, model: str | None, *, beside: bool) -> AsyncEngine:
+    async def _load(self, target: Target, *, beside: bool) -> AsyncEngine:
         try:
-            return await self._service.in_thread(lambda: self._loader.load(target, model, self._note_progress))
+            return await self._service.in_thread(lambda: self._loader.load(target, self._note_progress))
         except MemoryLimitError as error:
             hint = ' Send {"drain": true} to let what runs end, and free the old one, first.' if beside else ""
             raise HttpError(
@@ -147,17 +149,29 @@ class Reloader:
 
     def _retire(self, old: ServedEngine) -> None:
         """Free an engine as soon as nobody uses it."""
-        task = asyncio.get_running_loop().create_task(_end(old))
-        self._retiring[old] = task
-        task.add_done_callback(lambda _: self._retiring.pop(old, None))
+        task = asyncio.get_running_loop().create_task(self._end(old))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _end(self, old: ServedEngine) -> None:
+        """Free an engine when the last request on it has ended."""
+        self._leaving.add(old)
+        try:
+            await old.until_unused()
+            await old.engine.shutdown()
+        finally:
+            self._leaving.discard(old)
+        await asyncio.to_thread(_give_back)
+        logger.info("the engine that served before has been freed")
 
     async def shutdown(self) -> None:
         """End every engine that has been replaced, with what runs on it."""
-        if self._running is not None:
-            self._running.cancel()
-        for served, task in list(self._retiring.items()):
+        leaving = list(self._leaving)
+        for task in (self._running, *self._retiring):
+            if task is not None:
+                task.cancel()
+        for served in leaving:
             await served.engine.shutdown()
-            task.cancel()
 
 
 def _outcome(before: Any, after: Any, changed: bool, begin: float) -> dict[str, Any]:
@@ -174,13 +188,6 @@ def _not_loadable(error: LpxError, target: Target) -> HttpError:
     """What is wrong with the model, without where it lies."""
     text = str(error).replace(str(target.path.parent) + "/", "")
     return HttpError(400, f"The model cannot be loaded: {text}", code="model_not_loadable")
-
-
-async def _end(old: ServedEngine) -> None:
-    await old.until_unused()
-    await old.engine.shutdown()
-    await asyncio.to_thread(_give_back)
-    logger.info("the engine that served before has been freed")
 
 
 def _give_back() -> None:

@@ -16,7 +16,8 @@ def list_(models_dir: ModelsDir = None, json_output: Json = False) -> None:
     Example: lpx models list --json
     """
     from lpx import store
-    from lpx.cli.models.rows import print_table, size, speed, version_row
+    from lpx.cli.models.rows import size, speed, version_row
+    from lpx.cli.tables import print_table
     from lpx.store.folder import version_counts
 
     folder = store.models_dir(models_dir)
@@ -43,7 +44,7 @@ def list_(models_dir: ModelsDir = None, json_output: Json = False) -> None:
         for model in models
     ]
     lines += [(entry.name, "not here", size(entry.file_bytes), entry.licence, "-") for entry in available]
-    print_table(("NAME", "VERSION", "SIZE", "LICENCE", "SPEED"), lines, right=("SIZE", "SPEED"))
+    print_table(("NAME", "VERSION", "SIZE", "LICENCE", "SPEED"), lines, right=("SIZE", "SPEED"), cut=("NAME",))
     print(f"\nModel folder: {folder}")
     for entry in available:
         print(f"To fetch {entry.name}: lpx models pull {entry.name}")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from lpx.store.folder import StoredModel
 
 
@@ -35,22 +32,3 @@ def speed(model: StoredModel) -> str:
         if isinstance(value, int | float):
             return f"{value:.0f} tok/s"
     return "-"
-
-
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """A plain table on stdout: as wide as its content in a pipe, folded to fit a terminal."""
-    import sys
-
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table: Table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console = Console(highlight=False, markup=False)
-    if not sys.stdout.isatty():
-        console = Console(highlight=False, markup=False, width=max(80, console.measure(table).maximum))
-    console.print(table)

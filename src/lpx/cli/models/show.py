@@ -28,7 +28,8 @@ def show(
     Example: lpx models show smollm2-135m
     """
     from lpx import store
-    from lpx.cli.models.rows import print_table, size, speed, version_row
+    from lpx.cli.models.rows import size, speed, version_row
+    from lpx.cli.tables import print_table
     from lpx.store.versions import require
 
     folder = store.models_dir(models_dir)
