@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from lpx.cli import EXIT_INTERRUPTED, bench, chat, models, run, serve
+from lpx.cli import EXIT_INTERRUPTED, batch, bench, chat, models, run, serve
 from lpx.errors import LpxError
 
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -57,6 +57,7 @@ app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
 app.add_typer(bench.app, name="bench")
+app.add_typer(batch.app, name="batch")
 app.add_typer(models.app, name="models")
 
 
