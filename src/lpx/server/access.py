@@ -22,8 +22,6 @@ from lpx.server.service import Service
 
 # /health* says whether the service is up; /login takes a key.
 PUBLIC_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/login"})
-# In a scope that this process makes (never one of the network): for whom a request is, who was let in before.
-IN_PROCESS_CALLER = "lpx.caller"
 
 _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -133,9 +131,6 @@ class AccessGuard:
 
     def _caller(self, scope: Scope) -> Caller:
         """Who is asking; raises `HttpError` 401."""
-        known: Caller | None = scope.get(IN_PROCESS_CALLER)
-        if known is not None:
-            return known
         service = self._service
         lasting = scope["type"] == "websocket"
         if not service.keys:

@@ -1,95 +1,116 @@
-"""The application as a batch's target, without a socket: the same routes, checks, limits and errors as over HTTP."""
+"""The endpoints as a batch's target, without HTTP: the same checks, limits, answers and errors as over a connection.
+
+An endpoint gets a request whose body is there and whose client never goes away. What the outer layers do for requests
+of the network, finding the caller and counting, is done here: the caller is known.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import ASGIApp, Message, Scope
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Scope
 
 from lpx.batch.errors import TargetGone
 from lpx.batch.http_target import retry_after_s
 from lpx.batch.json_text import json_line, read_json
 from lpx.batch.line_request import LineRequest
 from lpx.batch.target import Answer
-from lpx.server.access import IN_PROCESS_CALLER
+from lpx.server import embeddings, openai_chat, openai_completions
+from lpx.server.caller import ANYBODY, Caller, set_caller
+from lpx.server.errors import exception_response
+from lpx.server.rate_limits import LimitReached, begin_requests
 from lpx.server.service import Service
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from lpx.engine.async_engine import AsyncEngine
-    from lpx.server.caller import Caller
+
+_ENDPOINTS: dict[str, Callable[[Request], Awaitable[Response]]] = {
+    "/v1/chat/completions": openai_chat.chat_completions,
+    "/v1/completions": openai_completions.completions,
+    "/v1/embeddings": embeddings.embeddings,
+}
 
 
-class AppTarget:
-    """Calls the application as one caller."""
+class EndpointTarget:
+    """Sends requests to the endpoints of an application, all for one caller, whose limits hold."""
 
-    def __init__(self, app: ASGIApp, service: Service, caller: Caller) -> None:
+    def __init__(self, app: FastAPI, caller: Caller, *, least_priority: int | None = None) -> None:
+        """`least_priority` is the lowest value (the most urgent) that requests may have."""
         self._app = app
-        self._service = service
-        self._caller = caller
+        self._service: Service = app.state.service
+        self._caller = replace(caller, is_patient=True)
+        self._least_priority = least_priority
 
     async def send(self, request: LineRequest, request_id: str) -> Answer:
         """Raises `TargetGone` when the engine has failed or is being stopped."""
         if self._service.state != "ok":
             raise TargetGone("the engine takes no requests any more")
-        status, headers, body = await self._call(request.url, json_line(request.body), request_id)
-        if status == 503:
+        set_caller(self._caller)
+        response = await self._respond(request, request_id)
+        if response.status_code == 503:
             raise TargetGone("the engine takes no requests any more")
-        given = headers.get(b"x-request-id", request_id.encode()).decode("latin-1")
-        asked = headers.get(b"retry-after", b"").decode("latin-1")
-        return Answer(status, read_json(body), given, retry_after_s(asked or None))
+        given, asked = response.headers.get("x-request-id", request_id), response.headers.get("retry-after")
+        return Answer(response.status_code, read_json(bytes(response.body)), given, retry_after_s(asked))
 
-    async def _call(self, path: str, body: bytes, request_id: str) -> tuple[int, dict[bytes, bytes], bytes]:
+    async def _respond(self, request: LineRequest, request_id: str) -> Response:
+        quotas = self._caller.quotas
+        try:
+            begin_requests(quotas)
+        except LimitReached as refusal:
+            return exception_response(refusal)
+        try:
+            return await _ENDPOINTS[request.url](self._as_http(request, request_id))
+        except Exception as exc:
+            return exception_response(exc)
+        finally:
+            for quota in quotas:
+                quota.end_request()
+
+    def _as_http(self, request: LineRequest, request_id: str) -> Request:
+        body = json_line(self._with_priority(request.body))
         scope: Scope = {
             "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
             "method": "POST",
             "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
+            "path": request.url,
             "query_string": b"",
-            "root_path": "",
             "headers": [
-                (b"host", b"localhost"),
                 (b"content-type", b"application/json"),
                 (b"content-length", str(len(body)).encode()),
                 (b"x-request-id", request_id.encode()),
             ],
-            "client": None,
-            "server": None,
-            "state": {},
-            IN_PROCESS_CALLER: self._caller,
+            "app": self._app,
         }
-        given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-        status, headers, pieces = 500, {}, []
+        arriving: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Message:
-            if given:
-                return given.pop()
-            await asyncio.get_running_loop().create_future()  # this client never goes away by itself
-            raise AssertionError("unreachable")
+            if not arriving:
+                await asyncio.get_running_loop().create_future()  # this client never goes away
+            return arriving.pop()
 
-        async def send(message: Message) -> None:
-            nonlocal status, headers
-            if message["type"] == "http.response.start":
-                status, headers = message["status"], dict(message["headers"])
-            elif message["type"] == "http.response.body":
-                pieces.append(message.get("body", b""))
+        return Request(scope, receive)
 
-        await self._app(scope, receive, send)
-        return status, headers, b"".join(pieces)
+    def _with_priority(self, body: dict[str, Any]) -> dict[str, Any]:
+        least, given = self._least_priority, body.get("priority")
+        if least is None or (given is not None and type(given) is not int):  # what is wrong is for the endpoint to say
+            return body
+        return {**body, "priority": max(least, given or 0)}
 
 
 @contextlib.asynccontextmanager
-async def engine_target(engine: AsyncEngine, max_line_bytes: int) -> AsyncIterator[AppTarget]:
+async def engine_target(engine: AsyncEngine, max_line_bytes: int) -> AsyncIterator[EndpointTarget]:
     """A target around an engine of one's own, which ends with it."""
     from lpx.server.app import create_app
-    from lpx.server.caller import ANYBODY
     from lpx.server.settings import ServerSettings
 
-    app: Any = create_app(engine, ServerSettings(max_body_bytes=max_line_bytes))
+    app = create_app(engine, ServerSettings(max_body_bytes=max_line_bytes))
     async with app.router.lifespan_context(app):
-        yield AppTarget(app, app.state.service, ANYBODY)
+        yield EndpointTarget(app, ANYBODY)
