@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from lpx.batch.store import StoreLimits
+from lpx.batch.store import StoredBatch, StoreLimits
 from lpx.errors import ConfigError
 from lpx.server.settings import Limits, ServerSettings
 from tests.engine.fake_executor import FakeExecutor
@@ -180,8 +182,6 @@ def test_a_batch_goes_on_after_its_server_was_killed(data_dir: Path, start: type
 
 
 def test_a_cancelled_batch_keeps_what_it_has(serve: Serve) -> None:
-    import threading
-
     gate = threading.Event()
     steps: list[int] = []
 
@@ -230,11 +230,9 @@ def test_lines_that_a_batch_had_no_time_for_are_told(serve: Serve) -> None:
     client = client_of(server)
     store = server.app.state.service.batch_store
     file = client.files.create(file=("x.jsonl", jsonl(chat_line("a"), chat_line("b"))), purpose="batch")
-    from lpx.batch.store import StoredBatch
-
-    store.add_batch(
-        StoredBatch("batch_late", "", "/v1/chat/completions", file.id, "24h", "validating", created_at=1, expires_at=2)
-    )
+    now = int(time.time())
+    batch = StoredBatch("batch_late", "", "/v1/chat/completions", file.id, "24h", "validating", now - 100, now - 10)
+    store.add_batch(batch)
     server.on_loop(server.app.state.batch_queue.notice)
     eventually(lambda: client.batches.retrieve("batch_late").status == "expired", "the end")
     done = client.batches.retrieve("batch_late")
