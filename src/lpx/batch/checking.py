@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 from lpx.batch.input_file import InputFile
 from lpx.batch.line_request import LineError, request_of
@@ -28,6 +29,13 @@ class CheckReport:
     duplicates: int = 0  # lines whose custom_id an earlier line has
     without_custom_id: int = 0
     faults: list[Fault] = field(default_factory=list)  # the first ones, duplicates included
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in ("records", "blank", "faulty", "duplicates", "without_custom_id")},
+            "endpoints": dict(self.endpoints),
+            "faults": [asdict(fault) for fault in self.faults],
+        }
 
 
 def check_input(source: InputFile, endpoint: str | None = None) -> CheckReport:

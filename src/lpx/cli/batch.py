@@ -136,15 +136,13 @@ def check(
 
     Example: lpx batch check -i in.jsonl
     """
-    import dataclasses
-
     from lpx.batch.checking import check_input
     from lpx.batch.input_file import InputFile
 
     with InputFile(input_file) as source:
         report = check_input(source)
     if json_output:
-        print(json.dumps(dataclasses.asdict(report), ensure_ascii=False))
+        print(json.dumps(report.as_json(), ensure_ascii=False))
     else:
         print(f"{report.records} lines, {report.blank} blank, {report.faulty} faulty")
         for endpoint, count in report.endpoints.items():
