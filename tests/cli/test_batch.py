@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from lpx.batch.errors import BatchFileError
+from lpx.batch.file_run import FilePlan, FileRun
+from lpx.batch.job import read_config
+from lpx.errors import ConfigError
 from tests.batch.answer_server import batch_kills
-from tests.cli.conftest import Lpx
+from tests.cli.conftest import COMMAND, Lpx
 from tests.server.live_server import eventually
 
 
@@ -74,10 +78,35 @@ def test_the_engine_answers_every_form_of_line(lpx: Lpx, folder: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_model_that_is_not_there_leaves_no_output(lpx: Lpx, folder: Path) -> None:
-    source = write(folder / "in.jsonl", {"prompt": "x"})
-    done = lpx("batch", "run", "-i", str(source), "-o", str(folder / "out.jsonl"), "-m", "no-such-model")
-    assert done.returncode == 1
+def test_a_full_disk_ends_the_engine_cleanly_too(folder: Path, environment: dict[str, str]) -> None:
+    source = write(folder / "in.jsonl", *({"prompt": "x", "max_tokens": 2} for _ in range(8)))
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            'ulimit -f 2; exec "$@"',
+            "-",
+            *COMMAND,
+            "batch",
+            "run",
+            "-i",
+            source,
+            "-o",
+            folder / "out.jsonl",
+        ],
+        capture_output=True,
+        text=True,
+        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert 1 <= len(results(folder / "out.jsonl")) < 8
+
+
+def test_a_run_that_never_began_leaves_no_output(folder: Path) -> None:
+    plan = FilePlan(write(folder / "in.jsonl", {"prompt": "x"}), folder / "out.jsonl")
+    with pytest.raises(ConfigError), FileRun(plan):
+        raise ConfigError("there is no such model")
     assert not (folder / "out.jsonl").exists()
 
 
@@ -116,9 +145,6 @@ def test_the_config_form_works_as_it_is(lpx: Lpx, folder: Path) -> None:
     ],
 )
 def test_a_wrong_config_is_told(folder: Path, config: str, told: str) -> None:
-    from lpx.batch.errors import BatchFileError
-    from lpx.batch.job import read_config
-
     (folder / "batch.json").write_text(config)
     with pytest.raises(BatchFileError, match=told):
         read_config(folder / "batch.json")

@@ -83,6 +83,7 @@ def test_the_official_client_takes_a_batch_from_file_to_results(serve: Serve) ->
     server = serve()
     client = client_of(server)
     lines = [chat_line(f"行-{index}", f"第 {index} 个问题") for index in range(6)]
+    lines[1]["body"] |= {"n": 2, "logprobs": True, "temperature": 1, "seed": 5}
     lines[3]["body"]["temperature"] = -1
     data = b"\xef\xbb\xbf" + jsonl(*lines) + b"\n  \nnot json\n"
     batch = start_batch(client, data, metadata={"project": "试验"})
@@ -97,8 +98,13 @@ def test_the_official_client_takes_a_batch_from_file_to_results(serve: Serve) ->
         (None, "invalid_json_line"),
     ]
     assert bad[0]["response"]["status_code"] == 400
-    direct = server.post("/v1/chat/completions", lines[0]["body"]).json()
-    assert good[0]["response"]["body"]["choices"] == direct["choices"]
+    for line, result in zip(lines[:2], good[:2], strict=True):
+        direct = server.post("/v1/chat/completions", line["body"]).json()
+        assert result["response"]["body"]["choices"] == direct["choices"]
+    latencies = (
+        server.app.state.service.latencies
+    )  # of seven choices, here and there, and the warm-up's is not among them
+    assert latencies.time_to_first_token.count == latencies.end_to_end.count
     listed = client.batches.list(limit=1)
     assert [each.id for each in listed.data] == [batch.id]
     assert {file.purpose for file in client.files.list()} == {"batch", "batch_output"}

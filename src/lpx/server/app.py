@@ -106,10 +106,12 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
             queue = BatchQueue(app, service, service.batch_store, service.settings.batch_max_inflight)
             app.state.batch_queue = queue
             queue.start()
-        yield
-        if service.batch_store is not None:
-            await app.state.batch_queue.close()
-        await service.shutdown()
+        try:
+            yield
+        finally:
+            if service.batch_store is not None:
+                await app.state.batch_queue.close()
+            await service.shutdown()
 
     # No docs pages: they load scripts from elsewhere, and show the service to whoever finds the port.
     app = FastAPI(
