@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -61,6 +63,7 @@ def run(tmp_path: Path) -> Run:
     """Run over prompts; the results in the order in which they came."""
 
     def go(target: Any, prompts: list[str], **settings: Any) -> list[dict[str, Any]]:
+        (tmp_path / "out").unlink() if tracemalloc.is_tracing() and (tmp_path / "out").exists() else None
         (tmp_path / "in").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
         source, output = InputFile(tmp_path / "in"), open_output(tmp_path / "out", resume=True)
         output.load(source)
@@ -73,10 +76,16 @@ def run(tmp_path: Path) -> Run:
             go.progress,  # type: ignore[attr-defined]
         )
         go.run = each  # type: ignore[attr-defined]
+        if tracemalloc.is_tracing():
+            target.asked = deque(maxlen=1)
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
         try:
             asyncio.run(each.run())
         finally:
             output.close()
+        if tracemalloc.is_tracing():
+            go.peak = tracemalloc.get_traced_memory()[1] - before  # type: ignore[attr-defined]
         return [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
 
     return go
@@ -158,6 +167,16 @@ def test_a_stopped_run_finishes_what_runs(run: Run) -> None:
     results = run(target, [f"{index}" for index in range(50)], max_inflight=4)
     assert len(results) == len(target.asked)
     assert 10 <= len(results) <= 15
+
+
+def test_memory_does_not_grow_with_the_lines(run: Run) -> None:
+    peaks = []
+    for count in (200, 1400):
+        tracemalloc.start()
+        run(Told({}), [f"{index} {'x' * 300}" for index in range(count)])
+        peaks.append(run.peak)  # type: ignore[attr-defined]
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 8 * 1400 + 40_000
 
 
 # --- over HTTP ----------------------------------------------------------------------------------------------------

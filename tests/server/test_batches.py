@@ -275,6 +275,21 @@ def test_uploads_are_bounded_and_leave_nothing_behind(serve: Serve, data_dir: Pa
     assert len(kept) == 3
 
 
+def test_few_files_of_one_key_come_at_a_time(serve: Serve, data_dir: Path) -> None:
+    server = serve()
+    head = (
+        "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+        "Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
+    )
+    slow = [server.raw(head.encode()) for _ in range(4)]
+    eventually(lambda: len(list((data_dir / "files").iterdir())) == 4, "four files on their way")
+    assert upload(server).status_code == 429
+    for connection in slow:
+        connection.close()
+    eventually(lambda: list((data_dir / "files").iterdir()) == [], "an empty folder")
+    assert upload(server).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("body", "content_type"),
     [

@@ -81,7 +81,7 @@ class FileRun:
     ) -> None:
         """Do what is missing. The first SIGINT or SIGTERM finishes what runs, the second ends it.
 
-        Raises what `BatchRun.run` raises; the results that are there are put in order also then, if that is possible.
+        Raises what `BatchRun.run` raises; the results that are there are then in the order in which they came.
         """
         self.progress.started = monotonic()
         run = BatchRun(

@@ -17,18 +17,20 @@ import secrets
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from lpx.errors import ConfigError, InvalidRequestError, LpxError
+from lpx.errors import ConfigError, InvalidRequestError, LpxError, QueueFullError
 from lpx.private_folder import make_private_folder
 
 Row = dict[str, Any]
 
 UNFINISHED = ("validating", "in_progress", "finalizing", "cancelling")
+_UPLOADS_AT_ONCE = 4  # of an owner
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
   id TEXT PRIMARY KEY, owner TEXT NOT NULL, purpose TEXT NOT NULL, filename TEXT NOT NULL,
@@ -117,6 +119,7 @@ class BatchStore:
         self._files = folder / "files"
         self._work = folder / "work"
         self._mutex = threading.RLock()
+        self._uploading: Counter[str] = Counter()  # files on their way, by owner
         self._lock = _lock(folder)
         try:
             for each in (self._files, self._work):
@@ -154,6 +157,22 @@ class BatchStore:
             raise StoreFull(f"{count} files are kept, as many as may be: delete some first")
         if stored >= self.limits.max_stored_bytes:
             raise StoreFull(f"{stored} bytes are kept, as many as may be: delete files first")
+
+    @contextlib.contextmanager
+    def upload_slot(self, owner: str) -> Iterator[None]:
+        """Few files of one owner come at a time: until they are whole, nothing else counts them. Raises
+        `QueueFullError`."""
+        with self._mutex:
+            if self._uploading[owner] >= _UPLOADS_AT_ONCE:
+                raise QueueFullError(f"{_UPLOADS_AT_ONCE} files are being sent already: send one after the other")
+            self._uploading[owner] += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._uploading[owner] -= 1
+                if not self._uploading[owner]:
+                    del self._uploading[owner]
 
     def new_file_path(self) -> tuple[str, Path]:
         """An id, and where its text may be written; `add_file` makes a file of it, a sweep forgets it."""

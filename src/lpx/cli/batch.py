@@ -96,9 +96,9 @@ def run(
     if source is None or target is None:
         raise ConfigError("name the input with -i and the output with -o, or both in the file of --config")
     chosen = BatchConfig(order=order).order or given.order or "input"
-    # The config's server counts unless the command names a model, and its model unless the command names one.
-    server = url or (given.url if model_options.model is None else None)
-    model = model_options.model or given.model
+    server = url or given.url
+    # LPX_MODEL is about engines of this machine: a server hears of a model only if this very run names one.
+    model = given.model if server is not None and not _is_typed("model") else model_options.model or given.model
     plan = FilePlan(
         source,
         target,
@@ -177,6 +177,14 @@ def status(
         f"{standing.done} of {standing.total} lines done ({standing.failed} failed), {standing.missing} missing, "
         f"{standing.blank} blank; {'a run is writing' if standing.running else 'no run is writing'}"
     )
+
+
+def _is_typed(option: str) -> bool:
+    """Whether an option stands on the command line, and not in the environment."""
+    import click
+    from click.core import ParameterSource
+
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def _path(text: str | None) -> Path | None:

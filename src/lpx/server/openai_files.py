@@ -49,11 +49,16 @@ async def upload(request: Request) -> Response:
     if not is_same_origin(request.scope) and header(request.scope, b"origin") not in allowed and "*" not in allowed:
         raise HttpError(403, "Pages of this origin may not send files.", code="origin_not_allowed")
     await asyncio.to_thread(store.check_room, owner)
+    with store.upload_slot(owner):
+        return json_response(_file_json(await _receive(request, service, store, owner)))
+
+
+async def _receive(request: Request, service: Service, store: BatchStore, owner: str) -> StoredFile:
     name, part = store.new_file_path()
     try:
         got = await receive_upload(request, service.settings, part, store.limits.max_file_bytes)
         purpose, keep_s = _check_fields(got.fields)
-        file = await asyncio.to_thread(
+        return await asyncio.to_thread(
             lambda: store.add_file(name, part, owner=owner, purpose=purpose, filename=got.filename, keep_s=keep_s)
         )
     except OSError as exc:
@@ -64,7 +69,6 @@ async def upload(request: Request) -> Response:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    return json_response(_file_json(file))
 
 
 @router.get("/v1/files")
