@@ -185,6 +185,8 @@ def measure(folder, lines, kills, seed, order, model=None, inflight=16, pause_s=
     undisturbed, disturbed = folder / "undisturbed.jsonl", folder / "disturbed.jsonl"
     begin = time.monotonic()
     Runs(folder, in_process or ["--url", sound.url], "input", inflight).start(undisturbed).wait()
+    if not undisturbed.exists():
+        raise SystemExit((folder / "stderr.txt").read_text())
     once_s = time.monotonic() - begin
     runs = Runs(folder, in_process or ["--url", flaky.url], order, inflight)
     killed, code = kill_again_and_again(runs, disturbed, kills, random.Random(seed), pause_s)

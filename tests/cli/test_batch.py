@@ -120,7 +120,7 @@ def test_the_config_form_works_as_it_is(lpx: Lpx, folder: Path) -> None:
         "retry_count": 2,
     }
     (folder / "batch.json").write_text(json.dumps(config))
-    done = lpx("batch", "run", "--config", str(folder / "batch.json"), "--url", server.url, "--json")
+    done = lpx("batch", "run", "--config", str(folder / "batch.json"), "--url", server.url, "--json", LPX_MODEL="here")
     assert done.returncode == 1, done.stderr
     summary = json.loads(done.stdout)
     assert (summary["succeeded"], summary["failed"], summary["remaining"]) == (1, 1, 0)
@@ -130,7 +130,9 @@ def test_the_config_form_works_as_it_is(lpx: Lpx, folder: Path) -> None:
     assert "0 succeeded, 1 failed, 1 done before" in retried.stderr
     server.shutdown()
     server.server_close()
-    assert [each["lpx"]["index"] for each in results(folder / "out.jsonl")] == [0, 1]
+    first, second = results(folder / "out.jsonl")
+    assert (first["lpx"]["index"], second["lpx"]["index"]) == (0, 1)
+    assert first["response"]["body"]["model"] == "answers"  # the server's only one, and not that of this machine
 
 
 @pytest.mark.parametrize(

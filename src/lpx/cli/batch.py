@@ -35,6 +35,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("run")
 @spread_options
 def run(
+    context: typer.Context,
     model_options: ModelOptions,
     input_file: _Input = None,
     output_file: _Output = None,
@@ -98,7 +99,8 @@ def run(
     chosen = BatchConfig(order=order).order or given.order or "input"
     server = url or given.url
     # LPX_MODEL is about engines of this machine: a server hears of a model only if this very run names one.
-    model = given.model if server is not None and not _is_typed("model") else model_options.model or given.model
+    typed = getattr(context.get_parameter_source("model"), "name", None) == "COMMANDLINE"
+    model = (model_options.model if typed or server is None else None) or given.model
     plan = FilePlan(
         source,
         target,
@@ -177,14 +179,6 @@ def status(
         f"{standing.done} of {standing.total} lines done ({standing.failed} failed), {standing.missing} missing, "
         f"{standing.blank} blank; {'a run is writing' if standing.running else 'no run is writing'}"
     )
-
-
-def _is_typed(option: str) -> bool:
-    """Whether an option stands on the command line, and not in the environment."""
-    import click
-    from click.core import ParameterSource
-
-    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def _path(text: str | None) -> Path | None:
