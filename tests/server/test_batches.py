@@ -152,6 +152,23 @@ def test_a_used_up_rate_is_waited_for_and_fails_no_line(serve: Serve) -> None:
     assert ended(client, batch).request_counts.completed == 2
 
 
+def test_a_key_that_is_taken_away_ends_its_batches(serve: Serve, tmp_path: Path) -> None:
+    key_file = tmp_path / "keys"
+    key_file.write_text("\n".join(KEYS))
+    server = serve(api_key_file=key_file, batch_max_inflight=1)
+    client = client_of(server, KEYS[0])
+    batch = start_batch(client, jsonl(*(chat_line(f"{index}", max_tokens=50) for index in range(2000))))
+    eventually(lambda: client.batches.retrieve(batch.id).request_counts.completed >= 1, "a result")
+    key_file.write_text(KEYS[1])
+    server.app.state.service.reload_keys()
+    store = server.app.state.service.batch_store
+    eventually(lambda: not store.unfinished(), "the end of the batch")
+    key_file.write_text("\n".join(KEYS))
+    server.app.state.service.reload_keys()
+    done = client.batches.retrieve(batch.id)
+    assert (done.status, done.errors.data[0].code) == ("failed", "invalid_api_key")
+
+
 def test_requests_of_people_go_before_a_batch(serve: Serve) -> None:
     server = serve(batch_max_inflight=3)
     client = client_of(server)

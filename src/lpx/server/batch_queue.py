@@ -12,7 +12,7 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,11 @@ _LOOK_S = 0.25  # between looks whether others are answered
 _UPKEEP_S = 600.0
 _REST_S = 30.0  # after a write that failed
 _SAVE_COUNTS_S = 2.0
+_DUPLICATE = "duplicate_custom_id"
+
+
+class _KeyGone(LpxError):
+    """Nobody may ask for a batch's owner any more."""
 
 
 @dataclass(slots=True)
@@ -139,6 +144,8 @@ class BatchQueue:
         except TargetGone:
             logger.info("the batch %s waits for the next start", name)
             return  # keeps its place: nothing more of this owner begins in this process
+        except _KeyGone:
+            await self._fail(running, "invalid_api_key", "The key that made this batch is not accepted any more.")
         except (OutputWriteError, OSError, sqlite3.OperationalError) as exc:  # a full disk: there may be room later
             logger.error("the batch %s rests for %g s: %s", name, _REST_S, exc)
             await asyncio.sleep(_REST_S)
@@ -155,10 +162,6 @@ class BatchQueue:
 
     async def _do(self, running: _Running) -> None:
         batch = running.batch
-        caller = self._caller_of(batch)
-        if caller is None:
-            await self._fail(running, "invalid_api_key", "The key that made this batch is not accepted any more.")
-            return
         try:
             file = self._store.file(batch.input_file_id, batch.owner)
         except NotThere:
@@ -175,45 +178,37 @@ class BatchQueue:
             work = self._store.work_path(batch)
             output = await asyncio.to_thread(_open_work, work, source)
             try:
-                await self._answer(running, source, output, caller)
+                await self._answer(running, source, output)
                 await self._finish(running, source, output)
             finally:
                 output.close()
             work.unlink(missing_ok=True)
 
-    def _caller_of(self, batch: StoredBatch) -> Caller | None:
+    def caller_of(self, batch: StoredBatch) -> Caller:
+        """Its key with the limits of this moment, since keys come and go. Raises `_KeyGone`."""
         keys = self._service.keys
-        if not batch.owner:
-            return None if keys else self._service.callers.of(None)
-        key = keys.with_owner(batch.owner)
-        return None if key is None else self._service.callers.of(key)
+        key = keys.with_owner(batch.owner) if batch.owner else None
+        if key is None and (batch.owner or keys):
+            raise _KeyGone("its key is not accepted any more")
+        return self._service.callers.of(key)
 
     async def _is_valid(self, running: _Running, source: InputFile) -> bool:
         """Count the lines and see that results can be told apart; single bad lines fail by themselves."""
         batch = running.batch
-        report = await asyncio.to_thread(check_input, source, batch.endpoint)
         most = self._store.limits.max_lines
-        errors: list[dict[str, object]] = []
-        if not report.records:
-            errors = [{"code": "empty_file", "message": "The file has no lines.", "param": None, "line": None}]
-        elif report.records > most:
-            message = f"The file has {report.records} lines, and a batch may have {most}."
-            errors = [{"code": "too_many_lines", "message": message, "param": None, "line": None}]
-        elif report.duplicates:
-            errors = [
-                {"code": fault.code, "message": fault.message, "param": "custom_id", "line": fault.line}
-                for fault in report.faults
-                if fault.code == "duplicate_custom_id"
-            ] or [
-                {
-                    "code": "duplicate_custom_id",
-                    "message": "Lines have the same custom_id.",
-                    "param": "custom_id",
-                    "line": None,
-                }
-            ]
-        if errors:
-            await self._change(running, status="failed", failed_at=int(time.time()), errors=errors)
+        counted = await asyncio.to_thread(source.count)
+        if not counted.records:
+            await self._fail(running, "empty_file", "The file has no lines.")
+            return False
+        if counted.records > most:
+            await self._fail(
+                running, "too_many_lines", f"The file has {counted.records} lines, and a batch may have {most}."
+            )
+            return False
+        report = await asyncio.to_thread(check_input, source, batch.endpoint)
+        if report.duplicates:
+            lines = [fault.line for fault in report.faults if fault.code == _DUPLICATE]
+            await self._fail(running, _DUPLICATE, "Another line has the same custom_id.", lines or [None])
             return False
         now = int(time.time())
         await self._change(
@@ -222,7 +217,7 @@ class BatchQueue:
         running.cancelled = running.cancelled or running.batch.status == "cancelling"
         return True
 
-    async def _answer(self, running: _Running, source: InputFile, output: OutputFile, caller: Caller) -> None:
+    async def _answer(self, running: _Running, source: InputFile, output: OutputFile) -> None:
         batch, progress = running.batch, running.progress
         counted: LineCount = await asyncio.to_thread(source.count)
         done, failed = await asyncio.to_thread(output.load, source)
@@ -231,12 +226,11 @@ class BatchQueue:
         if running.cancelled or left_s <= 0 or not progress.remaining:
             running.expired = left_s <= 0 and progress.remaining > 0 and not running.cancelled
             return
-        most = self._share(caller)
-        target = _Yielding(EndpointTarget(self._app, caller, least_priority=PRIORITY), self)
+        most = self._share(self.caller_of(batch))
         run = BatchRun(
             source,
             output,
-            target,
+            _Yielding(self._app, self, batch),
             RunSettings(max_inflight=most, retries=2, patience_s=float("inf"), endpoint=batch.endpoint),
             progress,
         )
@@ -321,8 +315,9 @@ class BatchQueue:
                 part.unlink()
         return split, ids["output"], ids["error"]
 
-    async def _fail(self, running: _Running, code: str, message: str) -> None:
-        errors = [{"code": code, "message": message, "param": None, "line": None}]
+    async def _fail(self, running: _Running, code: str, message: str, lines: Sequence[int | None] = (None,)) -> None:
+        param = "custom_id" if code == _DUPLICATE else None
+        errors = [{"code": code, "message": message, "param": param, "line": line} for line in lines]
         try:
             await self._change(running, status="failed", failed_at=int(time.time()), errors=errors)
         except Exception as exc:  # a full disk: it is found again at the next start
@@ -357,13 +352,15 @@ class BatchQueue:
 class _Yielding:
     """Sends when there is room beside what people ask for."""
 
-    def __init__(self, target: EndpointTarget, queue: BatchQueue) -> None:
-        self._target = target
+    def __init__(self, app: FastAPI, queue: BatchQueue, batch: StoredBatch) -> None:
+        self._app = app
         self._queue = queue
+        self._batch = batch
 
     async def send(self, request: LineRequest, request_id: str) -> Answer:
         async with self._queue.slot():
-            return await self._target.send(request, request_id)
+            target = EndpointTarget(self._app, self._queue.caller_of(self._batch), least_priority=PRIORITY)
+            return await target.send(request, request_id)
 
 
 def _open_work(path: Path, source: InputFile) -> OutputFile:
