@@ -292,6 +292,16 @@ def test_uploads_are_bounded_and_leave_nothing_behind(serve: Serve, data_dir: Pa
     assert len(kept) == 3
 
 
+def test_a_full_disk_is_told_and_the_server_goes_on(data_dir: Path, start: type[Process]) -> None:
+    process = start(0, "ok", settings={"data_dir": str(data_dir)}, limit_file_bytes=200_000)
+    url = process.wait_ready()
+    fields: dict[str, Any] = {"data": {"purpose": "batch"}, "trust_env": False, "timeout": 60}
+    full = httpx.post(url + "/v1/files", files={"file": ("x", b"x" * 300_000)}, **fields)
+    assert (full.status_code, full.json()["error"]["code"]) == (507, "disk_full")
+    assert list((data_dir / "files").iterdir()) == []
+    assert httpx.post(url + "/v1/files", files={"file": ("x", b"{}")}, **fields).status_code == 200
+
+
 def test_few_files_of_one_key_come_at_a_time(serve: Serve, data_dir: Path) -> None:
     server = serve()
     head = (

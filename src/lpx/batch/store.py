@@ -205,7 +205,11 @@ class BatchStore:
                     )
             part.replace(self._files / name)
             marks = ", ".join(f":{each.name}" for each in fields(StoredFile))
-            self._database.execute(f"INSERT OR REPLACE INTO files VALUES ({marks})", asdict(kept))
+            try:
+                self._database.execute(f"INSERT OR REPLACE INTO files VALUES ({marks})", asdict(kept))
+            except sqlite3.Error:
+                (self._files / name).unlink(missing_ok=True)
+                raise
         return kept
 
     def file(self, name: str, owner: str) -> StoredFile:
@@ -300,8 +304,14 @@ class BatchStore:
     def _put(self, batch: StoredBatch) -> None:
         self._database.execute(
             "INSERT OR REPLACE INTO batches (rowid, id, owner, status, created_at, record) VALUES "
-            "((SELECT rowid FROM batches WHERE id = ?1), ?1, ?2, ?3, ?4, ?5)",
-            (batch.id, batch.owner, batch.status, batch.created_at, json.dumps(asdict(batch))),
+            "((SELECT rowid FROM batches WHERE id = :id), :id, :owner, :status, :created_at, :record)",
+            {
+                "id": batch.id,
+                "owner": batch.owner,
+                "status": batch.status,
+                "created_at": batch.created_at,
+                "record": json.dumps(asdict(batch)),
+            },
         )
 
     # --- upkeep ---

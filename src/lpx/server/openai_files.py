@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sqlite3
 from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import quote
@@ -61,9 +62,9 @@ async def _receive(request: Request, service: Service, store: BatchStore, owner:
         return await asyncio.to_thread(
             lambda: store.add_file(name, part, owner=owner, purpose=purpose, filename=got.filename, keep_s=keep_s)
         )
-    except OSError as exc:
+    except (OSError, sqlite3.OperationalError) as exc:
         part.unlink(missing_ok=True)
-        if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if isinstance(exc, sqlite3.OperationalError) or exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise HttpError(507, "There is no room for the file on the server's disk.", code="disk_full") from None
         raise
     except BaseException:

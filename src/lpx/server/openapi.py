@@ -295,6 +295,7 @@ _FORMS: dict[tuple[str, str], Schema] = {("/v1/files", "post"): _UPLOAD}
 _MORE_REFUSALS: dict[tuple[str, str], dict[int, str]] = {
     ("/v1/files", "get"): {400: _REFUSALS[400]},
     ("/v1/files", "post"): {507: "The disk is full."},
+    ("/v1/batches", "post"): {507: "The disk is full."},
     ("/v1/files/{id}", "delete"): {400: "A batch reads the file."},
     ("/v1/batches", "get"): {400: _REFUSALS[400]},
     ("/v1/batches/{id}/cancel", "post"): {409: "The batch has ended.", 429: _REFUSALS[429]},
