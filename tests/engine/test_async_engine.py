@@ -430,8 +430,13 @@ def test_a_patient_request_wakes_its_reader_once(make_engine: MakeEngine) -> Non
 
     async def test() -> None:
         async with serving(make_engine()) as server:
-            eager = [delta async for delta in server.submit([1, 2, 3], GREEDY)]
-            patient = [delta async for delta in server.submit([1, 2, 3], GREEDY, is_patient=True)]
+            scored = SamplingParams(temperature=0, max_tokens=12, logprobs=1)  # one token a step
+            eager = [delta async for delta in server.submit([1, 2, 3], scored)]
+            outbox = next(iter(server._outboxes.values()))
+            flush, flushes = outbox.flush, []
+            outbox.flush = lambda: bool(flushes.append(1)) or flush()  # type: ignore[method-assign]
+            patient = [delta async for delta in server.submit([1, 2, 3], scored, is_patient=True)]
+            assert len(flushes) == 1
             assert len(patient) == 1
             assert patient[0].text == "".join(delta.text for delta in eager)
             assert patient[0].token_ids == [token for delta in eager for token in delta.token_ids]
@@ -441,7 +446,6 @@ def test_a_patient_request_wakes_its_reader_once(make_engine: MakeEngine) -> Non
             assert ids_of(first) == ids_of(second)
             left = server.submit([6, 7], GREEDY, is_patient=True)
             left.abort()
-            outbox = next(iter(server._outboxes.values()))
             for _ in range(10_000):
                 if not outbox.patient:
                     break

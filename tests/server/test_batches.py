@@ -170,19 +170,22 @@ def test_a_key_that_is_taken_away_ends_its_batches(serve: Serve, tmp_path: Path)
 
 
 def test_requests_of_people_go_before_a_batch(serve: Serve) -> None:
-    server = serve(batch_max_inflight=3)
-    client = client_of(server)
-    batch = start_batch(client, jsonl(*(chat_line(f"{index}", max_tokens=30) for index in range(40))))
-    priorities: set[int] = set()
-    most = 0
-    engine = server.app.state.service.engine._engine
+    seen: list[list[int]] = []  # priorities of what ran in each step
+
+    def before_step(_: object) -> None:
+        if servers:
+            engine = servers[0].app.state.service.engine._engine
+            seen.append([sequence.priority for sequence in engine.scheduler.running])
+
+    servers: list[LiveServer] = []
+    servers.append(serve(FakeExecutor(num_blocks=256, block_size=4, before_step=before_step), batch_max_inflight=3))
+    client = client_of(servers[0])
+    lines = [chat_line(f"{index}", max_tokens=30, priority=(None, -7, 5000)[index % 3]) for index in range(30)]
+    batch = start_batch(client, jsonl(*lines))
     while client.batches.retrieve(batch.id).status != "completed":
-        sequences = [*engine.scheduler.running]
-        priorities |= {sequence.priority for sequence in sequences}
-        most = max(most, len(sequences))
-        assert server.post("/generate", {"prompt": "hi", "max_tokens": 1}).status_code == 200
-    assert priorities <= {0, 1000}
-    assert most <= 4
+        assert servers[0].post("/generate", {"prompt": "hi", "max_tokens": 1}).status_code == 200
+    assert {priority for step in seen for priority in step} == {0, 1000, 5000}
+    assert max(sum(priority >= 1000 for priority in step) for step in seen) <= 3
 
 
 def test_a_batch_goes_on_after_its_server_was_killed(data_dir: Path, start: type[Process]) -> None:
