@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from lpx.cli import EXIT_INTERRUPTED, bench, chat, doctor, explain, fit, models, run, serve, snapshot, tune
+from lpx.cli import EXIT_INTERRUPTED, batch, bench, chat, doctor, explain, fit, models, run, serve, snapshot, tune
 from lpx.cli.eval import evaluate
 from lpx.cli.late_failures import exit_code_after_success
 from lpx.errors import OUTPUT_NOT_WRITTEN, LpxError, error_line
@@ -72,6 +72,7 @@ app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(bench.app, name="bench")
+app.add_typer(batch.app, name="batch")
 app.add_typer(models.app, name="models")
 
 

@@ -26,6 +26,10 @@ def _limit(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="Limits of all clients together", **more)
 
 
+def _batches(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Files and batches", **more)
+
+
 def _tls(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="TLS and browsers", **more)
 
@@ -97,6 +101,27 @@ class SafetyOptions:
     ] = 1024
     max_connections: Annotated[int, _limit("--max-connections", help="Open connections.")] = 1000
 
+    data_dir: Annotated[
+        Path | None,
+        _batches(
+            "--data-dir",
+            help="Private folder that keeps files and batches over restarts: turns /v1/files and /v1/batches on.",
+            envvar="LPX_DATA_DIR",
+        ),
+    ] = None
+    batch_max_inflight: Annotated[
+        int, _batches("--batch-max-inflight", help="Requests of batches that run at once.", min=1)
+    ] = 16
+    max_file_size: Annotated[
+        int, _batches("--max-file-size", help="Largest uploaded file.", parser=parse_size, metavar="SIZE")
+    ] = 200 * 1024 * 1024
+    max_stored_size: Annotated[
+        int, _batches("--max-stored-size", help="All files of one key together.", parser=parse_size, metavar="SIZE")
+    ] = 2 * 1024 * 1024 * 1024
+    keep_files_days: Annotated[
+        int, _batches("--keep-files-days", help="Days until files and ended batches are deleted.", min=1, max=3650)
+    ] = 30
+
     ssl_keyfile: Annotated[str | None, _tls("--ssl-keyfile", help="Private key, if not in the certificate's file.")] = (
         None
     )
@@ -146,6 +171,7 @@ class SafetyOptions:
 
     def server_settings(self) -> ServerSettings:
         """Checked; ConfigError names what is wrong."""
+        from lpx.batch.store import StoreLimits
         from lpx.server.settings import Cors, Limits, ServerSettings, Tls
 
         for name in ("LPX_API_KEY", "LPX_ADMIN_API_KEY"):
@@ -180,6 +206,13 @@ class SafetyOptions:
             request_timings=self.request_timings,
             log_format=self.log_format,
             log_requests_to=self.log_requests_to,
+            data_dir=self.data_dir,
+            batch_max_inflight=self.batch_max_inflight,
+            store_limits=StoreLimits(
+                max_file_bytes=self.max_file_size,
+                max_stored_bytes=self.max_stored_size,
+                keep_s=self.keep_files_days * 24 * 3600,
+            ),
         )
 
 

@@ -46,6 +46,7 @@ class ApiKey:
     digest: bytes = field(repr=False)
     limits: Limits = field(default_factory=Limits)
     admin: bool = False  # may change what is served
+    owner: str = field(default="", repr=False)  # as `identity`, but the same after a restart where data is kept
 
     @property
     def identity(self) -> str:
@@ -56,10 +57,20 @@ class ApiKey:
 class KeyRing:
     """All keys that are accepted. With none but those of admins, everybody may use the service."""
 
-    def __init__(self, keys: Iterable[str] = (), path: Path | None = None, admin_keys: Iterable[str] = ()) -> None:
-        """`keys` are plain keys; `path` is a file of them (see `parse_key_file`). Raises `ApiKeyError`."""
+    def __init__(
+        self,
+        keys: Iterable[str] = (),
+        path: Path | None = None,
+        admin_keys: Iterable[str] = (),
+        owner_secret: bytes | None = None,
+    ) -> None:
+        """`keys` are plain keys; `path` is a file of them (see `parse_key_file`). Raises `ApiKeyError`.
+
+        `owner_secret` is that of a data folder, whose owners it tells apart.
+        """
         self._given = tuple(dict.fromkeys(keys))
         self._admins = tuple(dict.fromkeys(admin_keys))
+        self._owner_secret = owner_secret or _SECRET
         self._path = path
         self._keys = self._read()
 
@@ -95,10 +106,15 @@ class KeyRing:
         """The key of that identity while it is accepted."""
         return next((key for key in self._keys if compare_digest(key.identity, identity)), None)
 
+    def with_owner(self, owner: str) -> ApiKey | None:
+        """The key of that owner while it is accepted."""
+        return next((key for key in self._keys if compare_digest(key.owner, owner)), None)
+
     def _read(self) -> tuple[ApiKey, ...]:
-        entries, defaults = ([], Limits()) if self._path is None else _read_file(self._path)
-        keys = [_key(text, None, Limits(), "--api-key") for text in self._given] + entries
-        keys += [_key(text, None, Limits(), "--admin-api-key", admin=True) for text in self._admins]
+        secret = self._owner_secret
+        entries, defaults = ([], Limits()) if self._path is None else _read_file(self._path, secret)
+        keys = [_key(text, None, Limits(), "--api-key", secret) for text in self._given] + entries
+        keys += [_key(text, None, Limits(), "--admin-api-key", secret, admin=True) for text in self._admins]
         if self._path is not None and not entries:
             raise ApiKeyError(f"the key file {self._path} holds no keys; write one on a line, or leave the option out")
         if len(keys) > MAX_KEYS:
@@ -119,7 +135,9 @@ def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogateescape"), key=_SECRET, digest_size=32).digest()
 
 
-def _key(text: str, name: str | None, limits: Limits, where: str, *, admin: bool = False) -> ApiKey:
+def _key(
+    text: str, name: str | None, limits: Limits, where: str, owner_secret: bytes, *, admin: bool = False
+) -> ApiKey:
     if not _KEY.fullmatch(text) or len(text) > MAX_KEY_LENGTH:
         raise ApiKeyError(
             f"{where}: a key must have 1 to {MAX_KEY_LENGTH} visible ASCII characters and no spaces; "
@@ -130,10 +148,11 @@ def _key(text: str, name: str | None, limits: Limits, where: str, *, admin: bool
         name = "key-" + blake2b(text.encode(), person=b"lpx key name", digest_size=4).hexdigest()
     if len(text) < _SHORT:
         logger.warning("the API key %s has less than %d characters and may be guessed", name, _SHORT)
-    return ApiKey(name, _digest(text), limits, admin)
+    owner = blake2b(text.encode(), key=owner_secret, person=b"lpx owner", digest_size=16).hexdigest()
+    return ApiKey(name, _digest(text), limits, admin, owner)
 
 
-def _read_file(path: Path) -> tuple[list[ApiKey], Limits]:
+def _read_file(path: Path, owner_secret: bytes) -> tuple[list[ApiKey], Limits]:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -148,10 +167,10 @@ def _read_file(path: Path) -> tuple[list[ApiKey], Limits]:
         text = data.decode()
     except UnicodeDecodeError:
         raise ApiKeyError(f"the key file {path} is not UTF-8 text") from None
-    return parse_key_file(text, str(path))
+    return parse_key_file(text, str(path), owner_secret)
 
 
-def parse_key_file(text: str, source: str) -> tuple[list[ApiKey], Limits]:
+def parse_key_file(text: str, source: str, owner_secret: bytes = _SECRET) -> tuple[list[ApiKey], Limits]:
     """Keys of a file, and the limits of those that have none of their own.
 
     A line is `KEY` or `NAME:KEY`, then any `LIMIT=NUMBER` (names as in `Limits`), and `admin` for a key that may change
@@ -175,7 +194,8 @@ def parse_key_file(text: str, source: str) -> tuple[list[ApiKey], Limits]:
             defaults = limits
             continue
         named = _NAMED.fullmatch(first)
-        keys.append(_key(named[2] if named else first, named[1] if named else None, limits, where, admin=admin))
+        name, key = (named[1], named[2]) if named else (None, first)
+        keys.append(_key(key, name, limits, where, owner_secret, admin=admin))
     return keys, defaults
 
 

@@ -27,8 +27,10 @@ from lpx.server import (
     health,
     login,
     metrics,
+    openai_batches,
     openai_chat,
     openai_completions,
+    openai_files,
     openai_models,
     openai_responses,
     openapi,
@@ -36,6 +38,7 @@ from lpx.server import (
     websocket,
 )
 from lpx.server.access import AccessGuard, HostCheck
+from lpx.server.batch_queue import BatchQueue
 from lpx.server.errors import HttpError, error_response, response_for_path
 from lpx.server.model_loader import ModelLoader
 from lpx.server.rate_limits import LimitReached
@@ -69,6 +72,12 @@ ROUTES: dict[str, Literal["public", "inference", "admin"]] = {
     "/v1/messages": "inference",
     "/v1/messages/count_tokens": "inference",
     "/v1/embeddings": "inference",
+    "/v1/files": "inference",
+    "/v1/files/{id}": "inference",
+    "/v1/files/{id}/content": "inference",
+    "/v1/batches": "inference",
+    "/v1/batches/{id}": "inference",
+    "/v1/batches/{id}/cancel": "inference",
     "/tokenize": "inference",
     "/detokenize": "inference",
     "/tokenizer_info": "inference",
@@ -80,7 +89,8 @@ _ENDPOINTS = (
     "GET / (the console), GET /health, GET /health/live, GET /health/ready, GET /version, GET /metrics, "
     "GET /openapi.json, GET /v1/models, POST /generate, POST /v1/completions, POST /v1/chat/completions, "
     "POST /v1/responses, POST /v1/messages, POST /v1/messages/count_tokens, POST /v1/embeddings, POST /tokenize, "
-    "POST /detokenize, GET /tokenizer_info, GET and POST /admin/models/reload, WebSocket /v1/stream"
+    "POST /detokenize, GET /tokenizer_info, GET and POST /admin/models/reload, WebSocket /v1/stream, and with "
+    "--data-dir /v1/files and /v1/batches"
 )
 
 
@@ -103,8 +113,16 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
         else:
             await service.use(engine)
             app.state.loaded = asyncio.get_running_loop().create_task(asyncio.sleep(0))
-        yield
-        await service.shutdown()
+        if service.batch_store is not None:
+            queue = BatchQueue(app, service, service.batch_store, service.settings.batch_max_inflight)
+            app.state.batch_queue = queue
+            queue.start()
+        try:
+            yield
+        finally:
+            if service.batch_store is not None:
+                await app.state.batch_queue.close()
+            await service.shutdown()
 
     # No docs pages: they load scripts from elsewhere, and show the service to whoever finds the port.
     app = FastAPI(
@@ -122,6 +140,8 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
         openai_responses,
         anthropic_messages,
         embeddings,
+        openai_files,
+        openai_batches,
         tokenize,
         openai_models,
         openapi,

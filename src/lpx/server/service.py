@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from starlette.requests import HTTPConnection, Request
 
+from lpx.batch.store import BatchStore
 from lpx.errors import ConfigError, EngineStoppedError, LpxError
 from lpx.server.api_keys import KeyRing
 from lpx.server.caller import Callers
@@ -43,9 +44,16 @@ class Service:
     """Owns the engine's life in the server: loading in a thread, warm-up, use, shutdown; and who may use it."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        """Raises `ConfigError` for keys that cannot be read and a log folder that cannot be used."""
+        """Raises `ConfigError` for keys that cannot be read and a log or data folder that cannot be used."""
         self.settings = settings
-        self.keys = KeyRing(settings.api_keys, settings.api_key_file, settings.admin_api_keys)
+        self.batch_store = None if settings.data_dir is None else BatchStore(settings.data_dir, settings.store_limits)
+        try:
+            secret = None if self.batch_store is None else self.batch_store.owner_secret
+            self.keys = KeyRing(settings.api_keys, settings.api_key_file, settings.admin_api_keys, secret)
+        except ConfigError:
+            if self.batch_store is not None:
+                self.batch_store.close()
+            raise
         self.sessions = Sessions(self.keys)
         self.text_log = TextLog(settings.log_requests_to) if settings.log_requests_to is not None else None
         self.callers = Callers(self.keys, settings.limits, self.text_log)
