@@ -90,9 +90,8 @@ async def bare(args: argparse.Namespace) -> float:
     async def one(text: str) -> int:
         body = {"prompt": text, "max_tokens": args.output_len, "stream": True, **OUTPUT_LEN_OPTIONS}
         data = json.dumps({**body, "stream_options": {"include_usage": True}}).encode()
-        head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
-        )
+        head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        head = f"{head}Content-Length: {len(data)}"
         connection = idle.pop()
         tail = await connection.ask(head.encode() + b"\r\n\r\n" + data)
         idle.append(connection)

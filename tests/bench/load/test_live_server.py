@@ -8,6 +8,7 @@ import pytest
 
 from lpx.bench.load import DecodeSettings, LoadSettings, measure_decode, measure_load
 from lpx.bench.workloads import measure_again
+from lpx.errors import ConfigError
 from tests.bench.load.tiny_server import tiny_server
 
 
@@ -59,11 +60,18 @@ def test_a_shared_prefix_is_found_in_the_cache_and_unique_prompts_are_not(server
 
 
 def test_the_same_load_can_be_measured_again(server):
-    settings = LoadSettings(base_url=server.url, num_prompts=3, output_len=4, max_concurrency=1)
+    settings = LoadSettings(base_url=server.url, num_prompts=3, output_len=4, max_concurrency=1, ignore_eos=True)
     first = asyncio.run(measure_load(settings)).measurement()
     second = measure_again(first.kind, first.settings)
     assert second.settings == first.settings
-    assert set(second.figures) == set(first.figures)
+    assert second.figures["completed"] == first.figures["completed"] == 3
+    assert second.figures["output_tokens"] == first.figures["output_tokens"] == 12
+
+
+def test_prompts_that_do_not_fit_the_context_are_refused_before_they_are_made(server):
+    settings = LoadSettings(base_url=server.url, dataset_name="random", input_len=500, output_len=20)
+    with pytest.raises(ConfigError, match="prompt and answer are 520 tokens, but the server's context is 512"):
+        asyncio.run(measure_load(settings))
 
 
 @pytest.mark.parametrize("endpoint_type", ["openai-completions", "openai-chat", "lpx"])

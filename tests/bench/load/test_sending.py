@@ -64,7 +64,7 @@ def test_warm_up_is_in_no_figure_and_shares_no_prompt():
 def test_no_prompt_begins_like_another_one_of_this_or_an_earlier_run(dataset):
     beginnings = set()
     for _ in range(2):
-        _, server = run_with_server([words(0.1)] * 20, dataset_name=dataset, input_len=60)
+        _, server = run_with_server([words(0.1)] * 20, dataset_name=dataset)
         beginnings |= {body["prompt"][:24] for body in server.bodies}
     assert len(beginnings) == 40 if dataset != "long" else len(beginnings) > 30
 

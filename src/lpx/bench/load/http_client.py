@@ -93,10 +93,8 @@ class HttpClient:
             try:
                 exchange = await connection.exchange(request, self._timeout_s)
             except _ClosedBeforeAnswerError as closed:
-                if (
-                    kept and closed.properly
-                ):  # the server gave up an idle connection just now: no failure of the request
-                    continue
+                if kept and closed.properly:
+                    continue  # the server gave up an idle connection just now: that is no failure of the request
                 raise RequestFailedError("connection", "the server closed the connection without an answer") from None
             except BaseException:
                 connection.close()
@@ -117,9 +115,11 @@ class HttpClient:
             await asyncio.wait_for(opening, min(_CONNECT_TIMEOUT_S, self._timeout_s))
         except asyncio.TimeoutError:
             raise RequestFailedError("connection", f"{self._host}:{self._port} does not take the connection") from None
-        except (OSError, ssl.SSLError) as error:
-            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-            raise RequestFailedError("connection", f"{self._host}:{self._port}: {reason}") from None
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", None) or error.reason
+            raise RequestFailedError("connection", f"{self._host}:{self._port} has no good HTTPS: {reason}") from None
+        except OSError as error:
+            raise RequestFailedError("connection", f"{self._host}:{self._port}: {error.strerror or error}") from None
         self._all.add(connection)
         return connection
 

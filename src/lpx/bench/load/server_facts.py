@@ -27,7 +27,8 @@ class ServerUnreachableError(LpxError):
 async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
     """The model to ask for and whatever else is known.
 
-    Raises ServerUnreachableError when nothing answers, ConfigError when no model is named and the server names none.
+    Raises ServerUnreachableError when nothing answers, ConfigError when no model is named and the server names none, or
+    when prompt and answer do not fit the context that it names.
     """
     cards, told = await _cards(client, settings)
     names = [str(card["id"]) for card in cards]
@@ -35,6 +36,7 @@ async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
         raise ConfigError(f"{settings.base_url} does not list its models{told}; name one with --model")
     model = settings.model or (names[0] if names else "unknown")
     card = next((card for card in cards if card["id"] == model), cards[0] if cards else {})
+    _check_room(card, settings)
     engine = _OWNERS.get(str(card.get("owned_by", "")).lower(), "unknown")
     cache = card.get("kv_cache")
     return Subject(
@@ -48,6 +50,17 @@ async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
         threads=card["threads"] if isinstance(card.get("threads"), int) else None,
         url=settings.base_url,
     )
+
+
+def _check_room(card: dict[str, Any], settings: LoadSettings) -> None:
+    """Before prompts are made that the server will refuse."""
+    room = card.get("max_model_len")
+    wanted = (settings.input_len or 0) + (settings.prefix_len or 0) + (settings.output_len or 1)
+    if isinstance(room, int) and wanted > room:
+        raise ConfigError(
+            f"prompt and answer are {wanted} tokens, but the server's context is {room}: lower --random-input-len, "
+            "--random-prefix-len or --random-output-len"
+        )
 
 
 async def _cards(client: HttpClient, settings: LoadSettings) -> tuple[list[dict[str, Any]], str]:
@@ -69,7 +82,7 @@ async def _cards(client: HttpClient, settings: LoadSettings) -> tuple[list[dict[
     try:
         data = json.loads(exchange.body)["data"]
         return [card for card in data if isinstance(card, dict) and "id" in card], ""
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return [], " (/v1/models gives no list)"
 
 
@@ -77,7 +90,7 @@ async def _version(client: HttpClient) -> str | None:
     try:
         exchange = await client.get("/version")
         return _text(json.loads(exchange.body)["version"]) if exchange.status == 200 else None
-    except (RequestFailedError, ValueError, KeyError, TypeError):
+    except (RequestFailedError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -34,7 +34,7 @@ def load_warnings(
             f"the server counts {recounted.counted} tokens in {recounted.answers} answers, encoding their texts again "
             f"gives {recounted.recounted}; the figures use the server's"
         )
-    if results and not settings.prefix_len and settings.paced:
+    if results and settings.paced:
         late = statistics.median(result.late_s for result in results)
         if late > 0.05 * statistics.median(result.timings.e2el_ms for result in results) / 1e3:
             found.append(
