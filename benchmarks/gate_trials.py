@@ -102,6 +102,8 @@ def run_gate(ledger, options, baseline, changed):
     done = lpx(ledger, [*command, "--most-others", options.most_others, "--json", "--no-ledger"])
     if not done.stdout:
         print(done.stderr.strip(), file=sys.stderr)
+        if done.returncode != 2:  # not the gate's word
+            raise SystemExit(f"lpx ended with exit code {done.returncode} and no report")
     return done.returncode, time.monotonic() - started, json.loads(done.stdout) if done.stdout else None
 
 

@@ -74,7 +74,8 @@ def test_alternation_is_right_in_any_weather(kind):
 
 
 def test_what_lies_at_the_limit_is_mostly_left_undecided():
-    assert outcomes(against_baseline, "calm", 0.05)[Outcome.UNDECIDED] >= 6
+    found = [against_baseline("calm", seed, 0.05) for seed in range(4)]
+    assert found.count(Outcome.UNDECIDED) >= 2
 
 
 def test_without_the_weather_a_slower_memory_would_be_taken_for_a_slower_build():
