@@ -36,6 +36,7 @@ def main():
         }
         if threads > 1:
             kinds[f"{threads - 1} of {threads} threads"] = ("short", ["--set", f"threads={threads - 1}"], 1)
+        kinds = {kind: what for kind, what in kinds.items() if options.only in kind or kind.startswith("unchanged")}
         found = {kind: Counter() for kind in kinds}
         changes = {kind: [] for kind in kinds}
         for number in range(options.tries):
@@ -63,6 +64,7 @@ def parse_arguments():
     parser.add_argument("--context", type=int, default=1536, help="tokens of the long prompt")
     parser.add_argument("--threads", type=int, help="default: the physical cores")
     parser.add_argument("--fail-on", default="decode:-5%")
+    parser.add_argument("--only", default="", help="of the slow-downs, those whose name holds this: KV or threads")
     parser.add_argument(
         "--alternating", action="store_true", help="with --against: the unchanged LPX is the other side"
     )

@@ -30,11 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stream_client import Answer, StreamClient
-
 from lpx import LLM, SamplingParams
 from lpx.bench.load import LoadSettings, measure_load
+from lpx.bench.load.answer import read_answer
+from lpx.bench.load.http_client import Exchange, HttpClient
 from lpx.bench.series import Series
+from lpx.server.http_protocol import run_on_new_loop
 
 START_S = 120.0  # for a server to load
 LOAD_FIGURES = (
@@ -116,21 +117,25 @@ def prompts(count: int, tokens: int, rng: random.Random) -> list[str]:
     ]
 
 
-async def over_http(server: Server, texts: list[str], tokens: int, concurrency: int) -> tuple[list[Answer], float]:
-    """All answers, with so many requests under way at once, and the seconds that they took together."""
-    waiting = list(reversed(texts))
-    found: list[Answer] = []
+async def over_http(server: Server, texts: list[str], tokens: int) -> tuple[int, float]:
+    """Tokens of all answers, asked for at once and streamed, and the seconds until the last one was there.
 
-    async def client() -> None:
-        connection = StreamClient(server.port)
-        while waiting:
-            body = {"prompt": waiting.pop(), "max_tokens": tokens, "temperature": 0, **server.extra}
-            found.append(await connection.complete(body))
-        await connection.close()
-
+    The client is that of `lpx bench serve`, which looks into answers when they are over.
+    """
+    client = HttpClient(f"http://127.0.0.1:{server.port}", time.perf_counter)
+    fixed = {"max_tokens": tokens, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+    bodies = [json.dumps({"prompt": text, **fixed, **server.extra}).encode() for text in texts]
     start = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(concurrency)))
-    return found, time.perf_counter() - start
+    exchanges = await asyncio.gather(*(client.post("/v1/completions", body) for body in bodies))
+    seconds = time.perf_counter() - start
+    await client.close()
+    return sum(map(tokens_of, exchanges)), seconds
+
+
+def tokens_of(exchange: Exchange) -> int:
+    """By the server's count, else by pieces of text."""
+    answer = read_answer(exchange)
+    return answer.output_tokens or sum(piece.has_text for piece in answer.pieces)
 
 
 def in_process(llm: LLM, texts: list[str], tokens: int) -> float:
@@ -154,8 +159,8 @@ def overhead(args: argparse.Namespace, llm: LLM, started: list[Server]) -> dict[
                 if way is None:
                     name, rate = "LLM.generate", in_process(llm, texts, args.output_len)
                 else:
-                    answers_, seconds = asyncio.run(over_http(way, texts, args.output_len, streams))
-                    name, rate = way.name, sum(answer.tokens for answer in answers_) / seconds
+                    made, seconds = run_on_new_loop(over_http(way, texts, args.output_len))
+                    name, rate = way.name, made / seconds
                 if round_number >= 0:
                     values.setdefault(name, []).append(rate)
         results[str(streams)] = {name: Series.of(rates) for name, rates in values.items()}
@@ -174,7 +179,7 @@ def load(args: argparse.Namespace, server: Server) -> dict[str, float]:
         seed=2,
         extra_body=server.extra,
     )
-    report = asyncio.run(measure_load(settings))
+    report = run_on_new_loop(measure_load(settings))
     if report.errors:
         raise RuntimeError(f"{server.name}: {dict(report.errors)}")
     return {figure: report.figures[figure] for figure in LOAD_FIGURES if figure in report.figures}

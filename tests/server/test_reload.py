@@ -17,9 +17,12 @@ import httpx
 import psutil
 import pytest
 
+from lpx.batch.line_request import LineRequest
 from lpx.errors import MemoryLimitError, ModelInUseError
 from lpx.model.in_use import holders
 from lpx.options import EngineOptions
+from lpx.server.caller import ANYBODY
+from lpx.server.in_process import EndpointTarget
 from lpx.server.model_loader import ModelLoader
 from lpx.server.settings import ServerSettings
 from lpx.store import list_models
@@ -378,3 +381,23 @@ def test_memory_comes_back_after_a_reload(smollm2_path: Path, tmp_path: Path) ->
         assert held[-1] < held[0] + weights // 2
     finally:
         server.close()
+
+
+def test_lines_of_batches_wait_for_the_exchange_and_none_is_lost(server: LiveServer, loader: Loader) -> None:
+    target = EndpointTarget(server.app, ANYBODY)
+    line = LineRequest(
+        None, "/v1/completions", {"prompt": "abc", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    )
+    loader.gate.clear()
+    reload, outcome = in_background(lambda: server.post(RELOAD, {"model": "tiny@two", "drain": True}).json())
+    assert loader.loading.wait(120)
+    asked, answers = in_background(lambda: server.await_on_loop(target.send(line, "line-1")))
+    service = server.app.state.service
+    eventually(lambda: service._gate is not None, "the gate")
+    assert answers == []
+    loader.gate.set()
+    asked.join(120)
+    reload.join(120)
+    assert outcome[0]["version"] == "two"
+    assert answers[0].status == 200
+    assert answers[0].body["choices"][0]["text"] == generate(server)["text"]

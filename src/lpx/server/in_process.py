@@ -23,6 +23,7 @@ from lpx.batch.line_request import LineRequest
 from lpx.batch.target import Answer
 from lpx.server import embeddings, openai_chat, openai_completions
 from lpx.server.caller import ANYBODY, Caller, set_caller
+from lpx.server.engines import one_use
 from lpx.server.errors import exception_response
 from lpx.server.rate_limits import LimitReached, begin_requests
 from lpx.server.service import Service
@@ -50,11 +51,13 @@ class EndpointTarget:
         self._least_priority = least_priority
 
     async def send(self, request: LineRequest, request_id: str) -> Answer:
-        """Raises `TargetGone` when the engine has failed or is being stopped."""
-        if self._service.state != "ok":
-            raise TargetGone("the engine takes no requests any more")
-        set_caller(self._caller)
-        response = await self._respond(request, request_id)
+        """Raises `TargetGone` when the engine has failed or is being stopped; waits while one takes another's place."""
+        with one_use() as use:
+            await self._service.enter(use)
+            if use.served is None:
+                raise TargetGone("the engine takes no requests any more")
+            set_caller(self._caller)
+            response = await self._respond(request, request_id)
         if response.status_code == 503:
             raise TargetGone("the engine takes no requests any more")
         given, asked = response.headers.get("x-request-id", request_id), response.headers.get("retry-after")
