@@ -103,7 +103,7 @@ def test_a_number_of_parameters_borrows_a_shape_and_says_so(resolve):
         ("通义千问", "no known model"),
         ("5k", "from 1M to 1T"),
         ("99999T", "from 1M to 1T"),
-        ("../../etc/passwd", "no known model"),
+        ("../../no/such/model", "no known model"),
     ],
 )
 def test_what_is_no_model_is_refused(resolve, name, said):
