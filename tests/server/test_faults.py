@@ -163,6 +163,7 @@ def test_nothing_in_the_service_measures_with_the_wall_clock() -> None:
     import lpx
 
     allowed = {"request_log.py": 1, "service.py": 1}  # `created` of answers, and of the model
+    allowed |= {"batch_queue.py": 6, "openai_batches.py": 2}  # dates of batches, which outlive the process
     found = {}
     for path in (Path(lpx.__file__).parent).rglob("*.py"):
         if path.parent.name in ("server", "engine", "runtime", "drafting") and (
