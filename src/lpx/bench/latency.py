@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import pairwise
 from time import perf_counter
@@ -19,6 +19,7 @@ from lpx.bench.measurement import Measurement
 from lpx.bench.roofline import MemoryReader, ReadBandwidth
 from lpx.bench.series import Series
 from lpx.bench.streams import Pass, Streams
+from lpx.bench.weather import OthersWatch
 from lpx.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,11 +89,12 @@ class DecodeLimit:
 class Latency:
     """One batch of requests, `repeats` times."""
 
-    in_use: EngineInfo
+    in_use: EngineInfo  # with speculation off, as it was for these requests
     input_len: int
     output_len: int
     batch_size: int
     repeats: int
+    others_share: float  # of the processors, that other programs used meanwhile; 0.1 and more make figures doubtful
     prefill_tokens_per_second: Series  # of all streams together
     decode_tokens_per_second: Series  # of all streams together
     time_to_first_token_ms: Series  # from the requests to the first token of the last stream
@@ -202,6 +204,7 @@ def measure_latency(
     prompts = _Prompts(engine, input_len, batch_size)
     steps = output_len - 1
 
+    watch = OthersWatch()
     tell("reading memory")
     reader = MemoryReader(info.threads, info.isa, working_set_bytes)
     best_read = reader.bandwidth(read_seconds)
@@ -221,6 +224,7 @@ def measure_latency(
         take_turn()
         passes.append(_decode(engine, prompts.fresh(), steps))
     take_turn()
+    others_share = watch.share()
     tell("profiling")
     step = _profile(engine, executor, prompts, steps, min(repeats, _PROFILE_PASSES))
     best_read = max(best_read, reader.bandwidth(read_seconds), key=lambda measured: measured.bytes_per_second)
@@ -231,11 +235,12 @@ def measure_latency(
     most = best_read.bytes_per_second / (weights + kv)
     around = Series.of((before + after) / 2 for before, after in pairwise(turns))
     return Latency(
-        in_use=engine.info,
+        in_use=replace(engine.info, speculation="off"),
         input_len=input_len,
         output_len=output_len,
         batch_size=batch_size,
         repeats=repeats,
+        others_share=others_share,
         prefill_tokens_per_second=Series.of(batch_size * input_len / seconds for seconds in prefill_seconds),
         decode_tokens_per_second=decode,
         time_to_first_token_ms=Series.of(1e3 * seconds for seconds in prefill_seconds),

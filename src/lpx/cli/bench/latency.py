@@ -35,6 +35,7 @@ _PART_NAMES = {
     "begin": "embedding and rotary tables",
     "python": "Python and scheduling",
 }
+_MUCH = 0.1  # of the processors, for others while something is measured
 
 
 @spread_options
@@ -92,6 +93,11 @@ def _print_latency(measured: Latency) -> None:
         f"{count_of(measured.batch_size, 'stream')} of {measured.input_len} tokens in and {measured.output_len} out, "
         f"{count_of(measured.repeats, 'repeat')}\n"
     )
+    if measured.others_share > _MUCH:
+        print(
+            f"note: other programs used {measured.others_share:.0%} of the processors meanwhile: these figures say\n"
+            "little; end them and measure again\n"
+        )
     print(f"{'':<30}{'median':>10}   range")
     for name, series, digits in (
         ("prefill, tokens/s", measured.prefill_tokens_per_second, 1),
