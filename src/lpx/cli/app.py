@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from lpx.cli import EXIT_INTERRUPTED, bench, chat, models, run, serve
 from lpx.cli.eval import evaluate
 from lpx.cli.late_failures import exit_code_after_success
+from lpx.cli.quantize import quantize
 from lpx.errors import LpxError
 
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -61,6 +62,7 @@ app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
 app.command("eval")(evaluate)
+app.command("quantize")(quantize)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 

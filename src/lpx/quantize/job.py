@@ -101,7 +101,7 @@ def quantize(
         scratch = target.with_name(f".{target.name}.{os.getpid()}.new.gguf")
         try:
             _write(scratch, source, settings, plan, importance, threads, progress)
-            evaluation, verdicts = _judge(settings, bounds, scratch, progress)
+            evaluation, verdicts = _judge(settings, bounds, scratch, config.max_position, progress)
             code = _exit_code(verdicts)
             path = _publish(scratch, target, rejected=code != 0)
         except OSError as error:
@@ -273,13 +273,14 @@ class _Encoding:
 
 def _bounds(settings: QuantizeSettings) -> list[Bound]:
     from lpx.quality.gate import check_bounds, parse_bounds
+    from lpx.quality.windows import DEFAULT_WINDOW
 
     bounds = parse_bounds(settings.bounds)
-    check_bounds(bounds, _evaluation(settings, bounds, settings.target))
+    check_bounds(bounds, _evaluation(settings, bounds, settings.target, DEFAULT_WINDOW))
     return bounds
 
 
-def _evaluation(settings: QuantizeSettings, bounds: Sequence[Bound], made: Path) -> EvalSettings:
+def _evaluation(settings: QuantizeSettings, bounds: Sequence[Bound], made: Path, window: int) -> EvalSettings:
     from lpx.quality.evaluation import EvalSettings
 
     checks = dict.fromkeys(("distributions", "weights", *(bound.check for bound in bounds)))
@@ -290,19 +291,21 @@ def _evaluation(settings: QuantizeSettings, bounds: Sequence[Bound], made: Path)
             model=str(settings.source), quantization="none", threads=settings.threads, measure_steps=False
         ),
         checks=tuple(checks),
+        window=window,
         windows=settings.windows,
     )
 
 
 def _judge(
-    settings: QuantizeSettings, bounds: Sequence[Bound], made: Path, progress: Progress | None
+    settings: QuantizeSettings, bounds: Sequence[Bound], made: Path, max_position: int, progress: Progress | None
 ) -> tuple[Evaluation | None, list[Verdict]]:
     from lpx.quality.evaluation import evaluate
     from lpx.quality.gate import judge
+    from lpx.quality.windows import DEFAULT_WINDOW
 
     if not bounds and not settings.check:
         return None, []
-    found = evaluate(_evaluation(settings, bounds, made), progress)
+    found = evaluate(_evaluation(settings, bounds, made, min(DEFAULT_WINDOW, max_position)), progress)
     return found, judge(found, bounds)
 
 

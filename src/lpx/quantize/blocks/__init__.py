@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from lpx.quantize.blocks.encode import ENCODABLE, encode
+from lpx.quantize.blocks.encoding import ENCODABLE, encode
 
 __all__ = ["ENCODABLE", "encode"]
