@@ -38,6 +38,7 @@ _GGUF_LAYER = {
     "down": "ffn_down.weight",
     "ffn_post_norm": "post_ffw_norm.weight",
 }
+_GGUF_TOP = {"embedding": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"}
 _HF_LAYER = {
     "attn_norm": "input_layernorm.weight",
     "q": "self_attn.q_proj.weight",
@@ -92,6 +93,17 @@ class WeightMap:
     config: ModelConfig  # as given, with the vocabulary's rows and the tied head as the file has them
 
 
+def gguf_name(name: str, *, fused: bool = False) -> str:
+    """The tensor of a GGUF file that holds the weight with a canonical name; `fused`: q, k, v in one, gate and up, too."""
+    if name in _GGUF_TOP:
+        return _GGUF_TOP[name]
+    _, layer, part = name.split(".")
+    if fused:
+        whole = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up", "up": "gate_up"}.get(part, "")
+        return f"blk.{layer}.{_FUSED['gguf'].get(whole, _GGUF_LAYER[part])}"
+    return f"blk.{layer}.{_GGUF_LAYER[part]}"
+
+
 def map_weights(
     config: ModelConfig,
     tensors: Mapping[str, StoredTensor],
@@ -109,7 +121,7 @@ def map_weights(
     """
     prefix = _hf_prefix(tensors) if container == "safetensors" else ""
     top = (
-        {"embedding": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"}
+        _GGUF_TOP
         if container == "gguf"
         else {
             "embedding": f"{prefix}embed_tokens.weight",
