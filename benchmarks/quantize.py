@@ -8,9 +8,9 @@ by its own search. So all files of a row group have the same number of bytes of 
 next-token distributions to the quantized file's, over LPX's bundled texts (which are not those it calibrates on), with
 the quantized weights run as F16, so that nothing but the weights differs.
 
-A file that was quantized once is an easy source: its weights lie on the grid that they are rounded to again, and whoever
-finds the grid loses nothing. `--source perturbed` moves every weight within half a step of its grid first, to where it
-may have been before it was quantized. `dequantized` takes the weights as they are.
+A file that was quantized once is an easy source: its weights lie on the grid that they are rounded to again, and
+whoever finds the grid loses nothing. `--source perturbed` moves every weight within half a step of its grid first, to
+where it may have been before it was quantized. `dequantized` takes the weights as they are.
 """
 
 import argparse
@@ -24,6 +24,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.reference.gguf_variants import unquantized, write_variant
+
 from lpx.model.files import open_model
 from lpx.model.gguf_shards import open_shards
 from lpx.model.tokenizer import load_tokenizer
@@ -32,7 +34,6 @@ from lpx.quality import ScoredModel, bundled_texts, compare_distributions, make_
 from lpx.quantize.importance import calibration_texts, measure_importance
 from lpx.quantize.job import QuantizeSettings, quantize
 from lpx.quantize.source import open_source
-from tests.reference.gguf_variants import unquantized, write_variant
 
 WORKER = Path(__file__).parent / "workers/llama_cpp_quantize.py"
 METHODS = ("nearest", "llama.cpp", "llama.cpp + importance", "lpx, no calibration", "lpx")
@@ -43,7 +44,9 @@ def main():
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--peer-python", required=True, help="the interpreter that has llama-cpp-python")
     parser.add_argument("--types", nargs="+", default=["Q4_K_M"], metavar="FTYPE", help="llama.cpp's, such as Q4_0")
-    parser.add_argument("--source", nargs="+", default=["dequantized", "perturbed"], choices=["dequantized", "perturbed"])
+    parser.add_argument(
+        "--source", nargs="+", default=["dequantized", "perturbed"], choices=["dequantized", "perturbed"]
+    )
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--windows", type=int, help="of 512 tokens, spread over the texts; default: all")
     parser.add_argument("--threads", type=int, default=2)
@@ -64,9 +67,7 @@ def compare(model, kind, folder, args):
     source = folder / "source.gguf"
     make_source(model, kind, source)
     with open_model(source) as files:
-        measured = measure_importance(
-            files, load_tokenizer(files), calibration_texts(None), threads=args.threads
-        )
+        measured = measure_importance(files, load_tokenizer(files), calibration_texts(None), threads=args.threads)
     importance = folder / "importance.npz"
     with open_source(source) as opened:
         np.savez(importance, **{

@@ -32,8 +32,8 @@ def quantize(
         Path | None,
         typer.Option(
             "--calibration",
-            help="A text that is like what the model will see, to learn which weights matter. Default: bundled texts in "
-            "English, Chinese and code.",
+            help="A text that is like what the model will see, to learn which weights matter. Default: bundled texts "
+            "in English, Chinese and code.",
             metavar="FILE",
         ),
     ] = None,

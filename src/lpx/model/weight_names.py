@@ -94,7 +94,7 @@ class WeightMap:
 
 
 def gguf_name(name: str, *, fused: bool = False) -> str:
-    """The tensor of a GGUF file that holds the weight with a canonical name; `fused`: q, k, v in one, gate and up, too."""
+    """The GGUF tensor that holds a weight, by canonical name; `fused`: q, k and v in one, gate and up, too."""
     if name in _GGUF_TOP:
         return _GGUF_TOP[name]
     _, layer, part = name.split(".")

@@ -1,1 +1,1 @@
-"""Quantize: a model in float weights to a GGUF file with fewer bits, with as little change of its answers as possible."""
+"""Quantize: a model in float weights to a GGUF file with fewer bits, and answers as near as can be."""

@@ -98,8 +98,10 @@ def _attention(config: ModelConfig, layer: LayerConfig, part: Mapping[str, Float
     q, k = _rotate(rotary, q), _rotate(rotary, k)
     group = config.num_heads // config.num_kv_heads
     # [kv heads, tokens of all query heads of the group, width]
-    queries = q.reshape(tokens, config.num_kv_heads, group, width).transpose(1, 2, 0, 3).reshape(-1, group * tokens, width)
-    scores = (queries @ k.transpose(1, 2, 0)) * np.float32(config.attention_scale)
+    queries = (
+        q.reshape(tokens, config.num_kv_heads, group, width).transpose(1, 2, 0, 3).reshape(-1, group * tokens, width)
+    )
+    scores: Floats = (queries @ k.transpose(1, 2, 0)) * np.float32(config.attention_scale)
     if cap := np.float32(config.attention_softcap):
         scores = cap * np.tanh(scores / cap)
     row, column = np.arange(tokens)[:, None], np.arange(tokens)[None, :]
@@ -111,8 +113,9 @@ def _attention(config: ModelConfig, layer: LayerConfig, part: Mapping[str, Float
     by_row -= by_row.max(axis=-1, keepdims=True)
     np.exp(by_row, out=by_row)
     by_row /= by_row.sum(axis=-1, keepdims=True)
-    mixed = scores @ v.transpose(1, 0, 2)
-    return mixed.reshape(-1, group, tokens, width).transpose(2, 0, 1, 3).reshape(tokens, -1)
+    mixed: Floats = (scores @ v.transpose(1, 0, 2)).reshape(-1, group, tokens, width)
+    result: Floats = mixed.transpose(2, 0, 1, 3).reshape(tokens, -1)
+    return result
 
 
 def _rotate(rotary: RotaryConfig, x: Floats) -> Floats:
@@ -126,17 +129,21 @@ def _rotate(rotary: RotaryConfig, x: Floats) -> Floats:
 
 
 def _linear(part: Mapping[str, Floats], name: str, x: Floats) -> Floats:
-    out = x @ part[name].T
+    out: Floats = x @ part[name].T
     bias = part.get(f"{name}_bias")
     return out if bias is None else out + bias
 
 
 def _rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight
+    normed: Floats = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight
+    return normed
 
 
 def _activation(config: ModelConfig, x: Floats) -> Floats:
+    result: Floats
     if config.activation == "silu":
-        return x / (1 + np.exp(-np.maximum(x, -80)))
+        result = x / (1 + np.exp(-np.maximum(x, -80)))
+        return result
     inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
-    return np.float32(0.5) * x * (1 + np.tanh(inner))
+    result = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return result

@@ -34,7 +34,8 @@ from lpx.quality.texts import bundled_texts
 _MOST_BYTES = 200_000_000
 _PROBE = (
     "I'm sure they'LL say it's 1234567 or 12,345.6789\u00b2, isn't it?  Two  spaces,\ttab\n\n\nlines  \n  x==y!=z; "
-    "foo_bar(baz)->qux::Quux /* 日本語テキスト、中文２０２４年 */ e\u0301te\u0301 Ünïcödé ПРИВЕТ мир عربى हिन्दी \U0001f600\U0001f44d\U0001f3fd $100 "
+    "foo_bar(baz)->qux::Quux /* 日本語テキスト、中文２０２４年 */ e\u0301te\u0301 Ünïcödé ПРИВЕТ мир عربى हिन्दी "
+    "\U0001f600\U0001f44d\U0001f3fd $100 "
     "CamelCaseWords HTTPServer don't.\r\nEnd...\n\t\t  "
 )
 

@@ -47,7 +47,7 @@ class Importance:
 
 
 def calibration_texts(path: Path | None) -> list[Text]:
-    """The user's file, or the bundled texts: prose, questions and code, and other ones than `lpx.quality` compares on."""
+    """The user's file, or the bundled texts, which are others than those that `lpx.quality` compares on."""
     if path is not None:
         return read_texts([path])
     return [Text(name, (_FOLDER / f"{name}.txt").read_text(encoding="utf-8")) for name in _BUNDLED]

@@ -125,8 +125,6 @@ def quantize(
 def _threads(settings: QuantizeSettings) -> int:
     from lpx.runtime.cpu.topology import default_threads
 
-    if settings.threads is not None and settings.threads < 1:
-        raise ConfigError(f"threads must be at least 1, not {settings.threads}")
     return settings.threads or default_threads()
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lpx.model.tensor_types import TYPES
 from lpx.quantize.blocks import packing
-from lpx.quantize.blocks.fitting import Floats, _inverse, fit_affine, fit_symmetric
+from lpx.quantize.blocks.fitting import Floats, fit_affine, fit_symmetric, inverse_of
 from lpx.quantize.blocks.super_blocks import fit_affine_super, fit_symmetric_super
 
 _AT_ONCE = 1 << 16  # weights: temporaries of this many stay in the processor's cache
@@ -51,7 +51,8 @@ def _positive(importance: Floats) -> Floats:
     mean = float(importance.mean())
     if not mean > 0:
         return np.ones_like(importance)
-    return np.maximum(importance / np.float32(mean), np.float32(1e-4))
+    result: Floats = np.maximum(importance / np.float32(mean), np.float32(1e-4))
+    return result
 
 
 def _blocks(values: Floats, importance: Floats, block: int) -> tuple[Floats, Floats]:
@@ -66,13 +67,13 @@ def _blocks(values: Floats, importance: Floats, block: int) -> tuple[Floats, Flo
     w.reshape(len(values), -1)[:] *= importance
     # A common factor changes nothing, and keeps sums of tiny weights away from float32's end.
     x_t, w_t = np.ascontiguousarray(x.T), np.ascontiguousarray(w.T)
-    w_t *= _inverse(w_t.mean(axis=0))
+    w_t *= inverse_of(w_t.mean(axis=0))
     return x_t, w_t
 
 
 def _symmetric(lowest: int, highest: int, x: Floats, w: Floats, search: bool) -> tuple[Floats, NDArray[np.float16]]:
     scale = fit_symmetric(x, w, lowest, highest, search=search).astype(np.float16)
-    codes = np.clip(np.rint(x * _inverse(scale.astype(np.float32))), lowest, highest)
+    codes = np.clip(np.rint(x * inverse_of(scale.astype(np.float32))), lowest, highest)
     return codes.T, scale
 
 
@@ -94,7 +95,7 @@ def _q8_0(x: Floats, w: Floats, search: bool) -> Bytes:
 def _affine(top: int, x: Floats, w: Floats, search: bool) -> tuple[Bytes, NDArray[np.float16], NDArray[np.float16]]:
     found = fit_affine(x, w, top, low_at_most_zero=False, search=search)
     scale, low = (part.astype(np.float16) for part in found)
-    codes = np.clip(np.rint((x - low.astype(np.float32)) * _inverse(scale.astype(np.float32))), 0, top)
+    codes = np.clip(np.rint((x - low.astype(np.float32)) * inverse_of(scale.astype(np.float32))), 0, top)
     return codes.T.astype(np.uint8), scale, low
 
 
@@ -106,8 +107,10 @@ def _q5_1(x: Floats, w: Floats, search: bool) -> Bytes:
     return packing.pack_q5(*_affine(31, x, w, search))
 
 
-def _affine_k(top: int, x: Floats, w: Floats, search: bool) -> tuple[Bytes, Bytes, Bytes, NDArray[np.float16], NDArray[np.float16]]:
-    found = fit_affine_super(*(_sub_blocks(part, 32) for part in (x, w)), top, search=search)
+def _affine_k(
+    top: int, x: Floats, w: Floats, search: bool
+) -> tuple[Bytes, Bytes, Bytes, NDArray[np.float16], NDArray[np.float16]]:
+    found = fit_affine_super(_sub_blocks(x, 32), _sub_blocks(w, 32), top, search=search)
     return (
         np.ascontiguousarray(found.codes.transpose(2, 1, 0)).reshape(-1, 256),
         found.multiples.T,
@@ -126,7 +129,7 @@ def _q5_k(x: Floats, w: Floats, search: bool) -> Bytes:
 
 
 def _q6_k(x: Floats, w: Floats, search: bool) -> Bytes:
-    found = fit_symmetric_super(*(_sub_blocks(part, 16) for part in (x, w)), -32, 31, search=search)
+    found = fit_symmetric_super(_sub_blocks(x, 16), _sub_blocks(w, 16), -32, 31, search=search)
     codes = np.ascontiguousarray(found.codes.transpose(2, 1, 0)).reshape(-1, 256)
     return packing.pack_q6_k(codes, np.ascontiguousarray(found.multiples.T), found.scale)
 

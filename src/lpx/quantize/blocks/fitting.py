@@ -33,7 +33,7 @@ def fit_affine(x: Floats, w: Floats, top: int, *, low_at_most_zero: bool, search
     scale = span / np.float32(top)
     if not search:
         return scale, low
-    steps = _inverse(span)
+    steps = inverse_of(span)
     weighted = w * x
     sw, swx, swxx = w.sum(axis=0), weighted.sum(axis=0), _dot(weighted, x)
     from_low = x - low
@@ -46,12 +46,12 @@ def fit_affine(x: Floats, w: Floats, top: int, *, low_at_most_zero: bool, search
         wq = w * codes
         sq, sqq, sqx = wq.sum(axis=0), _dot(wq, codes), _dot(wq, x)
         determinant = sw * sqq - sq * sq
-        inverse = _inverse(determinant)
+        inverse = inverse_of(determinant)
         slope = (sw * sqx - sq * swx) * inverse
         offset = (sqq * swx - sq * sqx) * inverse
         if low_at_most_zero:
             above = offset > 0
-            slope = np.where(above, sqx * _inverse(sqq), slope)
+            slope = np.where(above, sqx * inverse_of(sqq), slope)
             offset = np.where(above, np.float32(0), offset)
         found = swxx - slope * sqx - offset * swx
         better = (found < error) & (slope > 0) & (determinant > 0)
@@ -61,7 +61,7 @@ def fit_affine(x: Floats, w: Floats, top: int, *, low_at_most_zero: bool, search
 
     for shift in _AFFINE_SHIFTS:
         offer(np.clip(np.rint(from_low * (steps * np.float32(top + shift))), 0, top))
-    offer(np.clip(np.rint((x - best_low) * _inverse(best_scale)), 0, top))
+    offer(np.clip(np.rint((x - best_low) * inverse_of(best_scale)), 0, top))
     return best_scale, best_low
 
 
@@ -70,18 +70,19 @@ def fit_symmetric(x: Floats, w: Floats, lowest: int, highest: int, *, search: bo
 
     Where one code more is below zero than above, the largest weight takes the lowest code.
     """
-    extreme = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], axis=0)[0]
+    extreme: Floats = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], axis=0)[0]
+    plain: Floats = extreme / np.float32(lowest)
     if not search:
-        return extreme / np.float32(lowest)
-    steps = _inverse(extreme)
+        return plain
+    steps = inverse_of(extreme)
     weighted = w * x
     gain = np.zeros_like(extreme)
-    best = extreme / np.float32(lowest)
+    best = plain
 
     def offer(codes: Floats) -> None:
         nonlocal gain, best
         sqq, sqx = _dot(w * codes, codes), _dot(weighted, codes)
-        slope = sqx * _inverse(sqq)
+        slope = sqx * inverse_of(sqq)
         found = slope * sqx  # by so much the squared error is less than that of zeros
         better = found > gain
         gain = np.where(better, found, gain)
@@ -89,7 +90,7 @@ def fit_symmetric(x: Floats, w: Floats, lowest: int, highest: int, *, search: bo
 
     for start in _symmetric_starts(lowest, highest):
         offer(np.clip(np.rint(x * (steps * np.float32(start))), lowest, highest))
-    offer(np.clip(np.rint(x * _inverse(best)), lowest, highest))
+    offer(np.clip(np.rint(x * inverse_of(best)), lowest, highest))
     return best
 
 
@@ -100,9 +101,10 @@ def _symmetric_starts(lowest: int, highest: int) -> Sequence[float]:
     return [side + shift for side in (lowest, highest) for shift in _SYMMETRIC_SHIFTS]
 
 
-def _inverse(values: Floats) -> Floats:
+def inverse_of(values: Floats) -> Floats:
     """1 / values, and 0 for 0."""
-    return np.divide(np.float32(1), values, out=np.zeros_like(values), where=values != 0)
+    result: Floats = np.divide(np.float32(1), values, out=np.zeros_like(values), where=values != 0)
+    return result
 
 
 def _dot(a: Floats, b: Floats) -> Floats:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lpx.quantize.blocks.fitting import Floats, _inverse, fit_affine, fit_symmetric
+from lpx.quantize.blocks.fitting import Floats, fit_affine, fit_symmetric, inverse_of
 
 _ROUNDS = 2
 _MOST_MULTIPLE = 63  # 6 bits
@@ -39,11 +39,11 @@ def fit_affine_super(x: Floats, w: Floats, top: int, *, search: bool) -> AffineS
     scales, lows = flat[0].reshape(subs, count), -flat[1].reshape(subs, count)
     scale = _half(scales.max(axis=0) / _MOST_MULTIPLE)
     low_scale = _half(lows.max(axis=0) / _MOST_MULTIPLE)
-    multiples = np.clip(np.rint(scales * _inverse(scale)), 0, _MOST_MULTIPLE)
-    low_multiples = np.clip(np.rint(lows * _inverse(low_scale)), 0, _MOST_MULTIPLE)
+    multiples = np.clip(np.rint(scales * inverse_of(scale)), 0, _MOST_MULTIPLE)
+    low_multiples = np.clip(np.rint(lows * inverse_of(low_scale)), 0, _MOST_MULTIPLE)
 
     def codes(multiples: Floats, low_multiples: Floats) -> Floats:
-        found = (x + low_scale * low_multiples) * _inverse(scale * multiples)
+        found = (x + low_scale * low_multiples) * inverse_of(scale * multiples)
         return np.clip(np.rint(found, out=found), 0, top, out=found)
 
     def error(multiples: Floats, low_multiples: Floats) -> Floats:
@@ -84,10 +84,10 @@ def _refit(
     ss, sx = np.einsum("ijk,ijk->k", ws, steps), np.einsum("ijk,ijk->k", ws, x)
     sl, lx = (sub_ws * low_multiples).sum(axis=0), (sub_wx * low_multiples).sum(axis=0)
     ll = (sub_w * low_multiples * low_multiples).sum(axis=0)
-    inverse = _inverse(ss * ll - sl * sl)
+    inverse = inverse_of(ss * ll - sl * sl)
     scale, low_scale = (ll * sx - sl * lx) * inverse, (sl * sx - ss * lx) * inverse
     alone = ll == 0  # no sub-block has a minimum
-    scale = np.where(alone, sx * _inverse(ss), scale)
+    scale = np.where(alone, sx * inverse_of(ss), scale)
     low_scale = np.where(alone, before[1], low_scale)
     sound = (scale > 0) & (low_scale >= 0)
     return _half(np.where(sound, scale, before[0])), _half(np.where(sound, low_scale, before[1]))
@@ -109,10 +109,10 @@ def fit_symmetric_super(x: Floats, w: Floats, lowest: int, highest: int, *, sear
     scales = scales.reshape(subs, count)
     extreme = np.take_along_axis(scales, np.abs(scales).argmax(axis=0)[None], axis=0)[0]
     scale = _half(extreme / -128)
-    multiples = np.clip(np.rint(scales * _inverse(scale)), -128, 127)
+    multiples = np.clip(np.rint(scales * inverse_of(scale)), -128, 127)
 
     def codes(multiples: Floats) -> Floats:
-        found = x * _inverse(scale * multiples)
+        found = x * inverse_of(scale * multiples)
         return np.clip(np.rint(found, out=found), lowest, highest, out=found)
 
     def error(multiples: Floats) -> Floats:
@@ -128,7 +128,7 @@ def fit_symmetric_super(x: Floats, w: Floats, lowest: int, highest: int, *, sear
         steps = codes(multiples) * multiples
         ws = w * steps
         ss, sx = np.einsum("ijk,ijk->k", ws, steps), np.einsum("ijk,ijk->k", ws, x)
-        scale = _half(np.where(ss > 0, sx * _inverse(ss), scale))
+        scale = _half(np.where(ss > 0, sx * inverse_of(ss), scale))
     return SymmetricSuper(
         codes=codes(multiples).astype(np.int8),
         multiples=multiples.astype(np.int8),
