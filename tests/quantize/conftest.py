@@ -10,7 +10,7 @@ from tests.reference.tiny_models import make_tiny
 
 
 class TinySources:
-    """One tiny model as a folder and as a GGUF file, both in F32; rows of 64 and 256, so that both kinds of blocks fit."""
+    """One tiny model as a folder and as a GGUF file, both in F32; rows of 64 and of 256 for both kinds of blocks."""
 
     def __init__(self, folder: Path) -> None:
         self.config, self.weights = make_tiny("llama", 3, hidden_size=64, intermediate_size=256)

@@ -55,7 +55,7 @@ def test_calibration_never_sees_what_the_gate_compares_on():
 
 def test_calibration_file_is_named_when_it_cannot_be_used(tmp_path):
     path = tmp_path / "校准.txt"
-    with pytest.raises(InvalidRequestError, match="校准.txt cannot be read"):
+    with pytest.raises(InvalidRequestError, match=r"校准\.txt cannot be read"):
         calibration_texts(path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidRequestError, match="not valid UTF-8"):

@@ -197,7 +197,7 @@ def test_interrupt_leaves_nothing_behind(sources, tmp_path):
 
 def test_quantized_source_needs_insisting(sources, tmp_path):
     once = quantize(sources.settings(tmp_path / "once.gguf", scheme="q4", check=False, calibrate=False)).path
-    with pytest.raises(ConfigError, match="quantized already .*--allow-requantize"):
+    with pytest.raises(ConfigError, match=r"quantized already .*--allow-requantize"):
         quantize(sources.settings(tmp_path / "twice.gguf", source=once))
     again = sources.settings(tmp_path / "twice.gguf", source=once, check=False, calibrate=False, allow_requantize=True)
     assert quantize(again).exit_code == 0

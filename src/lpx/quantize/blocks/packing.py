@@ -73,12 +73,6 @@ def _pairs(codes: Bytes) -> Bytes:
 
 def _six_bits(multiples: Bytes, low_multiples: Bytes) -> Bytes:
     """Eight times two values of 6 bits in 12 bytes: the first four whole, the others split into 4 and 2 bits."""
-    a, b = multiples, low_multiples
-    return np.concatenate(
-        [
-            a[:, :4] | (a[:, 4:] >> _FOUR) << _SIX,
-            b[:, :4] | (b[:, 4:] >> _FOUR) << _SIX,
-            (a[:, 4:] & _LOW) | (b[:, 4:] & _LOW) << _FOUR,
-        ],
-        axis=1,
-    )
+    whole = [part[:, :4] | (part[:, 4:] >> _FOUR) << _SIX for part in (multiples, low_multiples)]
+    rest = (multiples[:, 4:] & _LOW) | (low_multiples[:, 4:] & _LOW) << _FOUR
+    return np.concatenate([*whole, rest], axis=1)
