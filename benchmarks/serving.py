@@ -4,7 +4,8 @@ First part: the same requests through `LLM.generate` in this process and through
 included, in alternating rounds on the same processors: tokens a second of one stream and of several together, and the
 share that HTTP leaves. Wanted: 93 % for one stream, 90 % for sixteen.
 
-Second part: the load that `vllm bench serve` makes by default: random prompts, a fixed output length, so many at once.
+Second part: a load as `lpx bench serve --dataset-name random` makes it: random prompts, a fixed output length, so many
+at once.
 
 A peer is measured beside both: `--llama-server` names llama.cpp's server, `--peer-python` the Python of an environment
 with llama-cpp-python and what its server needs.
@@ -18,7 +19,6 @@ import json
 import os
 import random
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -30,12 +30,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stream_client import Answer, StreamClient
-
 from lpx import LLM, SamplingParams
+from lpx.bench.load import LoadSettings, measure_load
+from lpx.bench.load.answer import read_answer
+from lpx.bench.load.http_client import Exchange, HttpClient
 from lpx.bench.series import Series
+from lpx.server.http_protocol import run_on_new_loop
 
 START_S = 120.0  # for a server to load
+LOAD_FIGURES = (
+    "requests_per_second",
+    "output_tokens_per_second",
+    *(f"{name}_ms_{which}" for name in ("ttft", "tpot", "itl") for which in ("mean", "median", "p99")),
+)
 
 
 @dataclass(frozen=True)
@@ -110,21 +117,25 @@ def prompts(count: int, tokens: int, rng: random.Random) -> list[str]:
     ]
 
 
-async def over_http(server: Server, texts: list[str], tokens: int, concurrency: int) -> tuple[list[Answer], float]:
-    """All answers, with so many requests under way at once, and the seconds that they took together."""
-    waiting = list(reversed(texts))
-    found: list[Answer] = []
+async def over_http(server: Server, texts: list[str], tokens: int) -> tuple[int, float]:
+    """Tokens of all answers, asked for at once and streamed, and the seconds until the last one was there.
 
-    async def client() -> None:
-        connection = StreamClient(server.port)
-        while waiting:
-            body = {"prompt": waiting.pop(), "max_tokens": tokens, "temperature": 0, **server.extra}
-            found.append(await connection.complete(body))
-        await connection.close()
-
+    The client is that of `lpx bench serve`, which looks into answers when they are over.
+    """
+    client = HttpClient(f"http://127.0.0.1:{server.port}", time.perf_counter)
+    fixed = {"max_tokens": tokens, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+    bodies = [json.dumps({"prompt": text, **fixed, **server.extra}).encode() for text in texts]
     start = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(concurrency)))
-    return found, time.perf_counter() - start
+    exchanges = await asyncio.gather(*(client.post("/v1/completions", body) for body in bodies))
+    seconds = time.perf_counter() - start
+    await client.close()
+    return sum(map(tokens_of, exchanges)), seconds
+
+
+def tokens_of(exchange: Exchange) -> int:
+    """By the server's count, else by pieces of text."""
+    answer = read_answer(exchange)
+    return answer.output_tokens or sum(piece.has_text for piece in answer.pieces)
 
 
 def in_process(llm: LLM, texts: list[str], tokens: int) -> float:
@@ -148,8 +159,8 @@ def overhead(args: argparse.Namespace, llm: LLM, started: list[Server]) -> dict[
                 if way is None:
                     name, rate = "LLM.generate", in_process(llm, texts, args.output_len)
                 else:
-                    answers_, seconds = asyncio.run(over_http(way, texts, args.output_len, streams))
-                    name, rate = way.name, sum(answer.tokens for answer in answers_) / seconds
+                    made, seconds = run_on_new_loop(over_http(way, texts, args.output_len))
+                    name, rate = way.name, made / seconds
                 if round_number >= 0:
                     values.setdefault(name, []).append(rate)
         results[str(streams)] = {name: Series.of(rates) for name, rates in values.items()}
@@ -157,25 +168,21 @@ def overhead(args: argparse.Namespace, llm: LLM, started: list[Server]) -> dict[
 
 
 def load(args: argparse.Namespace, server: Server) -> dict[str, float]:
-    """Figures of `vllm bench serve`: random prompts, a fixed output length, so many at once."""
-    texts = prompts(args.num_prompts, args.random_input_len, random.Random(2))
-    asyncio.run(over_http(server, texts[:2], 4, 2))
-    found, seconds = asyncio.run(over_http(server, texts[2:], args.random_output_len, args.max_concurrency))
-    figures = {
-        "requests_per_second": len(found) / seconds,
-        "output_tokens_per_second": sum(answer.tokens for answer in found) / seconds,
-    }
-    gaps = [gap for answer in found for gap in answer.gaps_ms]
-    for name, values in (
-        ("ttft_ms", [answer.ttft_ms for answer in found]),
-        ("tpot_ms", [answer.tpot_ms for answer in found]),
-        ("itl_ms", gaps),
-    ):
-        ordered = sorted(values)
-        figures[f"mean_{name}"] = statistics.fmean(ordered)
-        figures[f"median_{name}"] = statistics.median(ordered)
-        figures[f"p99_{name}"] = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-    return figures
+    """Figures of `lpx bench serve`: random prompts, a fixed output length, so many at once."""
+    settings = LoadSettings(
+        base_url=f"http://127.0.0.1:{server.port}",
+        dataset_name="random",
+        num_prompts=args.num_prompts,
+        input_len=args.random_input_len,
+        output_len=args.random_output_len,
+        max_concurrency=args.max_concurrency,
+        seed=2,
+        extra_body=server.extra,
+    )
+    report = run_on_new_loop(measure_load(settings))
+    if report.errors:
+        raise RuntimeError(f"{server.name}: {dict(report.errors)}")
+    return {figure: report.figures[figure] for figure in LOAD_FIGURES if figure in report.figures}
 
 
 def main() -> None:
@@ -219,7 +226,7 @@ def main() -> None:
                 f"{100 * series.median / base:8.1f}%"
             )
     print(
-        f"\n{args.num_prompts - 2} prompts of about {args.random_input_len} tokens, {args.random_output_len} tokens "
+        f"\n{args.num_prompts} prompts of about {args.random_input_len} tokens, {args.random_output_len} tokens "
         f"each, {args.max_concurrency} at once"
     )
     print(f"{'':26}" + "".join(f"{name:>18}" for name in loads))

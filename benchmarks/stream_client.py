@@ -20,20 +20,6 @@ class Answer:
     seconds: float = 0.0  # to the end
     tokens: int = 0  # by the server's count
 
-    @property
-    def ttft_ms(self) -> float:
-        return 1e3 * self.arrivals[0]
-
-    @property
-    def tpot_ms(self) -> float:
-        """Mean time of a token behind the first."""
-        return 1e3 * (self.arrivals[-1] - self.arrivals[0]) / max(self.tokens - 1, 1)
-
-    @property
-    def gaps_ms(self) -> list[float]:
-        """Between pieces; tokens that come together make one."""
-        return [1e3 * (b - a) for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
-
 
 class StreamClient:
     """One connection to a server on this machine."""

@@ -50,6 +50,12 @@ def smollm2_path() -> Path:
     return store.pull(store.DEFAULT_MODEL, store.models_dir())
 
 
+@pytest.fixture(scope="session")
+def models_folder(smollm2_path: Path) -> Path:
+    """The model folder, which holds SmolLM2."""
+    return store.models_dir()
+
+
 @pytest.fixture
 def real_model_path(request: pytest.FixtureRequest) -> Path:
     """Each real model there is, one test run per model."""

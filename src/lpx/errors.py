@@ -2,6 +2,9 @@
 
 A message says what was wrong, with which value, and what to do about it. The command line turns an `LpxError` into
 its text and exit code; the service turns it into OpenAI's error object with `http_status`.
+
+Each class has a `help_code`, under which `lpx explain` has a page. A code never changes its meaning and is never used
+again; the pages are `docs/troubleshooting/`.
 """
 
 from __future__ import annotations
@@ -15,11 +18,21 @@ class LpxError(Exception):
     exit_code = 1
     http_status = 500
     error_type = "server_error"
+    help_code = "LPX-E001"
+
+
+OUTPUT_NOT_WRITTEN = "LPX-E004"  # what a command writes beside its result, or the result itself
+
+
+def error_line(message: object, help_code: str = LpxError.help_code) -> str:
+    """The one line that a failed command prints: `error[LPX-E040]: … (lpx explain LPX-E040)`."""
+    return f"error[{help_code}]: {message} (lpx explain {help_code})"
 
 
 class ModelNotFoundError(LpxError):
     """The named model is neither a path nor a name in the model directory."""
 
+    help_code = "LPX-E010"
     http_status = 404
     error_type = "invalid_request_error"
 
@@ -27,29 +40,68 @@ class ModelNotFoundError(LpxError):
 class ModelFileError(LpxError):
     """A model file is broken, hostile, cut off or of an unsupported kind; the message names the tensor or key."""
 
+    help_code = "LPX-E020"
+
 
 class UnsupportedModelError(ModelFileError):
     """The file is sound, but holds an architecture, type or option that LPX does not implement."""
+
+    help_code = "LPX-E021"
 
 
 class TokenizerError(ModelFileError):
     """The tokenizer data of a model cannot be used."""
 
+    help_code = "LPX-E022"
+
+
+class ModelNameError(LpxError):
+    """A name that the model store does not take."""
+
+    exit_code = 2
+    help_code = "LPX-E013"
+    http_status = 400
+    error_type = "invalid_request_error"
+
+
+class ModelInUseError(LpxError):
+    """A version that a process runs was to be removed, or a change is under way already."""
+
+    help_code = "LPX-E014"
+    http_status = 409
+    error_type = "conflict_error"
+
+
+class ModelStoreError(LpxError):
+    """The model store cannot do what it was asked to; the message says why and what to do."""
+
+    help_code = "LPX-E015"
+
 
 class DownloadError(LpxError):
     """A model could not be fetched or its hash is wrong."""
+
+    help_code = "LPX-E011"
+
+
+class DiskSpaceError(DownloadError):
+    """There is not enough room for a model; the message holds the numbers."""
+
+    help_code = "LPX-E012"
 
 
 class ConfigError(LpxError):
     """An option has a value that cannot be honoured."""
 
     exit_code = 2
+    help_code = "LPX-E002"
 
 
 class MemoryLimitError(ConfigError):
     """Weights, KV cache and work buffers do not fit; the message holds the numbers."""
 
     exit_code = 1
+    help_code = "LPX-E030"
 
 
 class InvalidRequestError(LpxError):
@@ -58,6 +110,7 @@ class InvalidRequestError(LpxError):
     exit_code = 2
     http_status = 400
     error_type = "invalid_request_error"
+    help_code = "LPX-E003"
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -68,9 +121,13 @@ class InvalidRequestError(LpxError):
 class ChatTemplateError(InvalidRequestError):
     """The model has no chat template, or its template refused the messages."""
 
+    help_code = "LPX-E023"
+
 
 class ContextLengthError(InvalidRequestError):
     """The prompt does not fit the context; the message holds both lengths."""
+
+    help_code = "LPX-E032"
 
     def __init__(self, message: str, *, param: str | None = "prompt") -> None:
         super().__init__(message, param=param, code="context_length_exceeded")
@@ -82,6 +139,7 @@ class QueueFullError(LpxError):
     http_status = 429
     error_type = "rate_limit_error"
     retry_after_s = 1
+    help_code = "LPX-E044"
 
 
 class LatencyUnreachableError(QueueFullError):
@@ -99,3 +157,4 @@ class EngineStoppedError(LpxError):
     """The engine has shut down or failed, and takes no more requests."""
 
     http_status = 503
+    help_code = "LPX-E049"

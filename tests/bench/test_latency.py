@@ -1,10 +1,15 @@
 """What a latency measurement holds: parts that add up, bytes that can be counted by hand, refusals with a way out."""
 
+import functools
+import json
+from contextlib import closing
+from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
 
-from lpx.bench.latency import PARTS, _decode, measure_latency
+from lpx.bench.engine_subject import multiply_adds_per_token
+from lpx.bench.latency import PARTS, _decode, measure_latency, measure_latency_again
 from lpx.bench.roofline import MemoryReader
 from lpx.bench.series import Series
 from lpx.engine.engine import Engine
@@ -132,3 +137,27 @@ def test_engine_serves_requests_afterwards(engine):
     engine.add_request([1, 2, 3], SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True))
     ended = [delta for _ in range(3) if engine.has_work for delta in engine.step() if delta.finish_reason]
     assert [delta.finish_reason for delta in ended] == ["length"]
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])  # with a head of its own, and with the embedding as head
+def test_a_measurement_can_be_measured_again(tmp_path, monkeypatch, arch):
+    config, weights = make_tiny(arch, seed=1)
+    folder = write_hf_folder(tmp_path / "model", config, weights)
+    options = EngineOptions(model=str(folder), threads=1, kv_cache_memory=1 << 20, max_num_seqs=4)
+    quick = functools.partial(measure_latency, read_seconds=0.0, working_set_bytes=WORKING_SET)
+    monkeypatch.setattr("lpx.bench.latency.measure_latency", quick)
+    with closing(Engine.load(options)) as loaded:
+        measured = quick(loaded, input_len=12, output_len=4, batch_size=2, repeats=3)
+    first = measured.measurement(options, datetime(2026, 1, 31, tzinfo=timezone.utc), 1.0)
+    assert (first.kind, first.subject.engine, first.subject.threads) == ("latency", "lpx", 1)
+    assert len(first.samples["decode_tokens_per_second"]) == 3
+    matrices = {name: array.size for name, array in weights.items() if array.ndim == 2}
+    if "lm_head.weight" in matrices:
+        matrices.pop("model.embed_tokens.weight")
+    assert first.figures["multiply_adds_per_token"] == multiply_adds_per_token(folder) == sum(matrices.values())
+
+    again = measure_latency_again(json.loads(json.dumps(first.settings)))
+    assert (again.settings, again.subject) == (first.settings, first.subject)
+    assert again.figures.keys() == first.figures.keys()
+    with pytest.raises(ConfigError, match="settings"):
+        measure_latency_again({**first.settings, "colour": "red"})

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.tune.made_up_machine import machine, tiny_model
 from tests.reference.model_files import write_hf_folder
 from tests.reference.tiny_models import make_tiny
+
+__all__ = ["machine", "tiny_model"]
 
 Lpx = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -19,12 +22,12 @@ COMMAND = [sys.executable, "-m", "lpx"]
 
 
 @pytest.fixture
-def environment(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(models_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment whose model folder holds SmolLM2, with a ledger of its own and no other LPX variable."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LPX_")}
     return {
         **kept,
-        "LPX_MODELS_DIR": str(smollm2_path.parent.parent),
+        "LPX_MODELS_DIR": str(models_folder),
         "LPX_MAX_MODEL_LEN": "1024",
         "LPX_THREADS": "1",
         "LPX_LEDGER": str(tmp_path_factory.mktemp("ledger") / "ledger.sqlite"),

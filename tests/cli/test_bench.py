@@ -19,7 +19,7 @@ def latency(lpx, base_model):
     return call
 
 
-def test_latency_json_holds_everything(latency):
+def test_latency_json_holds_everything(lpx, latency):
     done = latency("--batch-size", "2", "--isa", "portable", "--json")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -35,10 +35,27 @@ def test_latency_json_holds_everything(latency):
     step = measured["step"]
     assert sum(part["ms"] for part in step["parts"].values()) == pytest.approx(step["step_ms"])
 
+    run = json.loads(lpx("bench", "show", str(measured["run_id"]), "--json").stdout)
+    assert (run["kind"], run["batch_size"], run["input_len"], run["output_len"]) == ("latency", 2, 12, 4)
+    assert run["figures"]["decode_tokens_per_second"] == measured["decode_tokens_per_second"]["median"]
+    assert run["samples"]["decode_tokens_per_second"] == measured["decode_tokens_per_second"]["values"]
+    assert len(run["subject"]["model_sha256"]) == 64
+    assert run["settings"]["engine"]["isa"] == "portable"
 
-def test_latency_table_names_limit_and_parts(latency):
-    done = latency()
-    assert done.returncode == 0, done.stderr
+
+def test_a_ledger_in_no_folder_is_refused_before_measuring(latency, tmp_path):
+    assert "no folder" in one_line(latency("--ledger", str(tmp_path / "absent" / "ledger.sqlite")), 2)
+    assert "folder" in one_line(latency("--ledger", str(tmp_path)), 2)
+
+
+def test_latency_table_names_limit_and_parts_even_when_the_ledger_is_broken(latency, tmp_path):
+    broken = tmp_path / "broken.sqlite"
+    broken.write_text("no database")
+    done = latency("--ledger", str(broken))
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"error[LPX-E090]: this run is not in the ledger: the ledger {broken} is broken")
+    assert done.stderr.count("\n") == 1
+    assert broken.read_text() == "no database"
     for said in ("prefill, tokens/s", "decode, tokens/s", "GB/s", "limit of decode", "waiting at barriers", "total"):
         assert said in done.stdout
     assert "1 stream of 12 tokens in and 4 out, 2 repeats" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 
@@ -15,7 +16,7 @@ def one_line(done, code: int) -> str:
     assert done.stdout == ""
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("error: ")
+    assert re.match(r"error\[(LPX-E\d{3})\]: .+ \(lpx explain \1\)$", lines[0])
     return lines[0]
 
 
@@ -114,7 +115,7 @@ def test_output_that_cannot_be_written_is_one_line(environment, arguments):
             [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, env=environment, text=True, timeout=60
         )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: the output cannot be written")
+    assert done.stderr.startswith("error[LPX-E004]: the output cannot be written")
     assert done.stderr.count("\n") == 1
 
 

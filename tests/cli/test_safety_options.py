@@ -100,7 +100,7 @@ def test_what_cannot_be_honoured_ends_with_one_line(lpx: Lpx, arguments: tuple[s
     done = lpx("serve", "--port", "0", *arguments)
     assert done.returncode == 2, done.stderr
     [line] = done.stderr.splitlines()
-    assert line.startswith("error: ")
+    assert line.startswith("error[LPX-E0")
     assert said in line
 
 

@@ -423,3 +423,42 @@ def test_encoders_run_beside_the_event_loop(make_engine: MakeEngine) -> None:
             assert server.info.model == "model"
 
     run(test)
+
+
+def test_a_patient_request_wakes_its_reader_once(make_engine: MakeEngine) -> None:
+    """Deltas wait for the end of the choice, and nothing of them is lost."""
+
+    due: list[bool] = []  # before each step: whether a delivery was asked for
+
+    async def test() -> None:
+        servers: list[AsyncEngine] = []
+
+        def before_step(_: object) -> None:
+            due.extend(outbox.delivery_due for server in servers for outbox in server._outboxes.values())
+
+        engine = make_engine(FakeExecutor(num_blocks=64, block_size=4, before_step=before_step))
+        async with serving(engine) as server:
+            servers.append(server)
+            scored = SamplingParams(temperature=0, max_tokens=12, logprobs=1)  # one token a step
+            eager = [delta async for delta in server.submit([1, 2, 3], scored)]
+            outbox = next(iter(server._outboxes.values()))
+            due.clear()
+            patient = [delta async for delta in server.submit([1, 2, 3], scored, is_patient=True)]
+            assert len(due) == 12
+            assert not any(due)
+            assert len(patient) == 1
+            assert patient[0].text == "".join(delta.text for delta in eager)
+            assert patient[0].token_ids == [token for delta in eager for token in delta.token_ids]
+            assert (patient[0].finish_reason, patient[0].timings is not None) == (eager[-1].finish_reason, True)
+            both = [server.submit([4, 5], GREEDY, is_patient=patience) for patience in (True, False)]
+            first, second = await asyncio.gather(*(read(stream) for stream in both))
+            assert ids_of(first) == ids_of(second)
+            left = server.submit([6, 7], GREEDY, is_patient=True)
+            left.abort()
+            for _ in range(10_000):
+                if not outbox.patient:
+                    break
+                await asyncio.sleep(0.001)
+            assert outbox.patient == set()
+
+    run(test)

@@ -130,3 +130,18 @@ def test_real_model_ranks_kv_types(smollm2_path) -> None:
         )
     assert 0 < q8.kl < q4.kl / 3
     assert q8.top1 > q4.top1
+
+
+def test_a_disk_that_fills_up_is_said() -> None:
+    with SpilledLogits(4, 8) as spilled:
+        spilled._file.close()
+        spilled._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+        with pytest.raises(MemoryLimitError, match=r"No space left.*TMPDIR"):
+            spilled.append(np.zeros((4, 8), dtype=np.float32))
+
+
+def test_windows_longer_than_the_model_was_opened_for_are_refused(tiny: TinyFiles) -> None:
+    windows = [Window("a", tuple(range(40)), 20)]
+    with ScoredModel(tiny.options(tiny.unquantized), 32) as model, pytest.raises(ConfigError, match="40 tokens"):
+        measure_perplexity(model, windows)
+    assert measure_perplexity(tiny.options(tiny.unquantized), windows, window=8).scored == 19

@@ -35,7 +35,7 @@ def load(options: EngineOptions, progress: Callable[[int, int], None] | None = N
 
 def settings_from_environment(grace_seconds: float) -> ServerSettings:
     given = json.loads(os.environ.get("LPX_TEST_SETTINGS", "{}"))
-    for name in ("api_key_file", "log_requests_to"):
+    for name in ("api_key_file", "log_requests_to", "data_dir"):
         if name in given:
             given[name] = Path(given[name])
     for name, kind in (("tls", Tls), ("limits", Limits)):

@@ -8,8 +8,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import httpx
 import uvicorn
@@ -19,6 +19,8 @@ from lpx.server.app import create_app
 from lpx.server.http_protocol import QuietServer, bounded_protocol, run_on_new_loop
 from lpx.server.listen import bind_socket
 from lpx.server.settings import ServerSettings
+
+T = TypeVar("T")
 
 PATIENCE_S = 120.0  # a machine may be busy with other things; only a failure waits this long
 
@@ -114,6 +116,11 @@ class LiveServer:
     def on_loop(self, function: Callable[[], object]) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(function)
+
+    def await_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that runs on the server's loop."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     @property
     def server(self) -> QuietServer:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +30,7 @@ class Process:
         settings: dict[str, Any] | None = None,
         stderr: int | IO[bytes] = subprocess.PIPE,
         limit_file_bytes: int | None = None,
+        before_start: Callable[[], object] | None = None,
     ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.server.fake_serve", str(port), mode, *more],
@@ -36,6 +38,7 @@ class Process:
             stderr=stderr,
             stdout=subprocess.DEVNULL,
             text=True,
+            preexec_fn=before_start,
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(sys.path),

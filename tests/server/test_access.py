@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 
-from lpx.server.access import PUBLIC_PATHS
+from lpx.server.access import ADMIN_PREFIX, PUBLIC_PATHS
 from lpx.server.app import ROUTES, create_app
 from lpx.server.settings import Cors, ServerSettings
 from tests.server.app_routes import Found, all_routes
@@ -113,6 +113,18 @@ def test_every_route_needs_a_key(guarded: LiveServer) -> None:
     for route in routes:
         if route.path not in OPEN_TO_ALL:
             assert_guarded(guarded, route)
+
+
+def test_what_admins_may_is_refused_to_others(guarded: LiveServer) -> None:
+    """By path, too: what nobody has thought of yet under /admin/ needs an admin key from the start."""
+    assert {path for path, kind in ROUTES.items() if kind == "admin"} == {
+        path for path in ROUTES if path.startswith(ADMIN_PREFIX)
+    }
+    paths = [route.example for route in all_routes(guarded.app) if ROUTES[route.path] == "admin"]
+    for path in (*paths, "/admin/later"):
+        for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
+            assert guarded.client.request(method, path, headers=BEARER).status_code == 403
+    assert len(paths) >= 1
 
 
 def test_routes_that_come_later_need_a_key_too(start_server: StartServer) -> None:

@@ -15,7 +15,7 @@ from tests.server.live_server import LiveServer, eventually, reset
 PROMPT = "PROMPT-MARKER"
 _LABELS = {
     "finished_reason", "kind", "le", "phase", "position", "reason", "rows",
-    "block_size", "cache_dtype", "enable_prefix_caching", "num_blocks",
+    "block_size", "cache_dtype", "enable_prefix_caching", "num_blocks", "quantization", "version",
 }  # fmt: skip
 
 

@@ -44,6 +44,25 @@ def test_both_names_for_the_number_of_choices(shared_server: LiveServer, path: s
         assert [choice["index"] for choice in choices] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "value"),
+    [
+        *((path, "n_predict", -2) for path in BODIES),
+        *((path, "repeat_penalty", 0) for path in BODIES),
+        *((path, "t_max_predict_ms", -2) for path in BODIES),
+        *((path, "n_cmpl", 0) for path in (COMPLETIONS, CHAT)),
+        (CHAT, "max_completion_tokens", 0),
+        (GENERATE, "n_probs", -3),
+    ],
+)
+def test_a_wrong_value_is_refused_under_the_name_that_was_sent(
+    shared_server: LiveServer, path: str, name: str, value: float
+) -> None:
+    error = error_of(shared_server.post(path, {**BODIES[path], name: value}), 400)
+    assert error["param"] == name
+    assert name in error["message"]
+
+
 def test_best_of_all_is_no_choice_at_all(shared_server: LiveServer) -> None:
     body = {"prompt": "a", "max_tokens": 1, "n": 2}
     assert shared_server.post(COMPLETIONS, {**body, "best_of": 2}).status_code == 200

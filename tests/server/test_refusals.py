@@ -242,6 +242,19 @@ def test_brackets_inside_strings_are_not_nesting(shared_server: LiveServer) -> N
     assert shared_server.post(COMPLETIONS, {"prompt": text, "max_tokens": 1}).status_code == 200
 
 
+def test_a_crowd_of_members_is_refused_before_it_is_parsed(shared_server: LiveServer) -> None:
+    crowd = b",".join(b'"k%d": %d' % (number, number) for number in range(60_000))
+    error = error_of(post_raw(shared_server, b'{"prompt": "a", ' + crowd + b"}"), 400)
+    assert "50000 members" in error["message"]
+    named = post_raw(shared_server, b'{"prompt": "a", "logit_bias": {' + crowd[:400_000].rpartition(b",")[0] + b"}}")
+    assert error_of(named, 400)["param"] == "logit_bias"  # fewer are looked at
+
+
+def test_colons_inside_strings_are_no_members(shared_server: LiveServer) -> None:
+    body = {"prompt": '{"a": 1}' * 60_000, "max_tokens": 1}
+    assert "context" in error_of(shared_server.post(COMPLETIONS, body), 400)["message"]
+
+
 def test_lone_surrogates_become_replacement_characters(shared_server: LiveServer) -> None:
     def text(prompt: bytes) -> Any:
         response = post_raw(shared_server, b'{"prompt": "' + prompt + b'", "max_tokens": 0, "echo": true}')

@@ -82,11 +82,11 @@ def test_signal_while_loading_ends_at_once_with_code_0(start: type[Process]) -> 
 def test_load_failure_ends_with_its_message_and_code(start: type[Process]) -> None:
     process = start(0, "fail")
     assert process.wait() == 1
-    assert "error: the model needs 900 GB and this machine has 2 GB" in process.log
+    assert "error[LPX-E030]: the model needs 900 GB and this machine has 2 GB" in process.log
     assert "Traceback" not in process.log
     crashed = start(0, "crash")
     assert crashed.wait() == 1
-    assert "error: the model could not be loaded: KeyError" in crashed.log
+    assert "error[LPX-E001]: the model could not be loaded: KeyError" in crashed.log
 
 
 def test_busy_port_ends_at_once_and_names_the_holder(start: type[Process]) -> None:

@@ -76,7 +76,7 @@ def test_files_that_cannot_be_used_end_the_start_at_once(
         subprocess.run(["openssl", "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", str(key)], check=True)
     process = start(0, "hang", settings={"tls": {"certfile": str(cert), "keyfile": str(key)}})
     assert process.wait() == 2
-    assert "error: the TLS files" in process.log
+    assert "error[LPX-E048]: the TLS files" in process.log
     assert "Traceback" not in process.log
 
 

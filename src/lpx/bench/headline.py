@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -61,13 +62,14 @@ def shape(measurement: Measurement) -> str:
 
 def figure_text(name: str, *values: float) -> str:
     """Values of a figure with the unit that its name says, in a size that people read: `28.3 GB/s`, `1.2 / 3.4 ms`."""
-    divisor, unit = _unit(name)
+    divisor, unit = figure_unit(name)
     numbers = " / ".join("-" if math.isnan(value) else _significant(value / divisor) for value in values)
     return f"{numbers} {unit}".rstrip()
 
 
-def _unit(name: str) -> tuple[float, str]:
-    """What the figure is divided by, and the unit it then has."""
+def figure_unit(name: str) -> tuple[float, str]:
+    """What the figure is divided by, and the unit it then has; `_p99` and the like change neither."""
+    name = re.sub(r"_(mean|median|std|min|max|low|high|p\d+(\.\d+)?)$", "", name)
     for tail, divisor, unit in (
         ("bytes_per_second", 1e9, "GB/s"),
         ("multiply_adds_per_second", 1e9, "G multiply-adds/s"),
@@ -77,10 +79,12 @@ def _unit(name: str) -> tuple[float, str]:
         ("fraction", 0.01, "%"),
         ("tokens_per_second", 1, "tokens/s"),
         ("requests_per_second", 1, "requests/s"),
+        ("_ms", 1, "ms"),
+        ("_seconds", 1, "s"),
     ):
         if name.endswith(tail):
             return divisor, unit
-    return 1, next((unit for mark, unit in (("_ms_", "ms"), ("_seconds_", "s")) if mark in f"{name}_"), "")
+    return 1, ""
 
 
 def _significant(value: float) -> str:

@@ -6,6 +6,7 @@ the work is done on logarithms, where a factor is a difference and an interval o
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -157,6 +158,7 @@ def alternating_ratio(ours: Sequence[float], theirs: Sequence[float], confidence
     return trimmed_interval(logs, confidence).scaled(math.exp)
 
 
+@functools.lru_cache(maxsize=1024)
 def t_quantile(probability: float, degrees: float) -> float:
     """The quantile of Student's t distribution, by bisection of its cumulative distribution."""
     if not 0 < probability < 1:
@@ -168,7 +170,7 @@ def t_quantile(probability: float, degrees: float) -> float:
     low, high = 0.0, 1.0
     while _t_below(high, degrees) < probability:
         low, high = high, 2 * high
-    for _ in range(80):
+    for _ in range(50):
         middle = (low + high) / 2
         if _t_below(middle, degrees) < probability:
             low = middle

@@ -1,8 +1,8 @@
 """What the machine gives in this moment: bytes read and multiply-adds a second, and how much of it others use.
 
 The memory of a shared machine may be twice as fast in one minute as in the next. A short look before and after each
-piece of a workload tells whether a slow piece was slow, or the machine. A look uses threads, kernels and a pattern of its
-own, which do not change with the configuration that is measured.
+piece of a workload tells whether a slow piece was slow, or the machine. A look uses threads, kernels and a pattern of
+its own, which do not change with the configuration that is measured.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OthersWatch:
 
     def __init__(self, *own: int) -> None:
         """`own` are processes that belong to the measurement, beside this one."""
-        import psutil
+        import psutil  # type: ignore[import-untyped]
 
         self._own = [psutil.Process(), *(psutil.Process(pid) for pid in own)]
         self._processors = psutil.cpu_count() or 1

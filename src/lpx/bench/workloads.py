@@ -14,6 +14,7 @@ _MEASURES = {
     "latency": ("lpx.bench.latency", "measure_latency_again"),
     "roofline": ("lpx.bench.roofline", "measure_roofline_again"),
     "serve": ("lpx.bench.load", "measure_load_again"),
+    "tune": ("lpx.bench.tune.measurement", "measure_tune_again"),
     "decode": ("lpx.bench.load", "measure_decode_again"),
     "eval": ("lpx.bench.evaluation", "measure_evaluation_again"),
 }

@@ -10,11 +10,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from lpx.cli import EXIT_INTERRUPTED, bench, chat, models, run, serve
+from lpx.cli import EXIT_INTERRUPTED, batch, bench, chat, doctor, explain, fit, models, run, serve, snapshot, tune
 from lpx.cli.eval import evaluate
 from lpx.cli.late_failures import exit_code_after_success
 from lpx.cli.quantize import quantize
-from lpx.errors import LpxError
+from lpx.errors import OUTPUT_NOT_WRITTEN, LpxError, error_line
 
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
@@ -32,8 +32,13 @@ class _Commands(TyperGroup):
         except LpxError as error:
             if os.environ.get("LPX_DEBUG", "0") not in ("", "0"):
                 raise
-            print(f"error: {error}", file=sys.stderr)
+            print(error_line(error, error.help_code), file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
+        except ImportError as error:
+            if "lpx._native" not in (error.name or ""):
+                raise
+            print(error_line(f"the native module cannot be loaded: {error}", "LPX-E081"), file=sys.stderr)
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
@@ -61,9 +66,15 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
+app.command("fit")(fit.fit)
+app.command("tune")(tune.tune)
 app.command("eval")(evaluate)
 app.command("quantize")(quantize)
+app.command("doctor")(doctor.doctor)
+app.command("explain")(explain.explain)
+app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(bench.app, name="bench")
+app.add_typer(batch.app, name="batch")
 app.add_typer(models.app, name="models")
 
 
@@ -100,6 +111,6 @@ def run_app() -> NoReturn:
         if error.errno not in _OUTPUT_ERRORS:
             raise
         _silence_stdout()
-        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        print(error_line(f"the output cannot be written: {error.strerror}", OUTPUT_NOT_WRITTEN), file=sys.stderr)
         sys.exit(1)
     sys.exit(0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpx.cli.option_groups import ModelOptions, SamplingOptions, spread_options
+from lpx.cli.profile_option import ProfileOption
 
 if TYPE_CHECKING:
     from lpx.cli.answer import Answer
@@ -25,6 +26,8 @@ Ctrl-C stops an answer. A line that begins with a space is sent as it is, a slas
 
 @spread_options
 def chat(
+    context: typer.Context,
+    profile: ProfileOption,
     model_options: ModelOptions,
     sampling: SamplingOptions,
     system: Annotated[str | None, typer.Option("--system", help="System message of the chat.")] = None,
@@ -37,6 +40,7 @@ def chat(
     from lpx.cli.loading import describe_in_use, load_engine, resolve_engine_options
     from lpx.errors import ChatTemplateError
 
+    profile.announce(context)
     params = sampling.sampling_params()
     engine = load_engine(resolve_engine_options(model_options, measure_steps=False))
     try:
@@ -101,16 +105,16 @@ class _Conversation:
 
     def _answer(self, text: str) -> None:
         from lpx.cli.answer import generate_answer, write_note, write_text
-        from lpx.errors import ContextLengthError, LpxError
+        from lpx.errors import ContextLengthError, LpxError, error_line
 
         messages = [*self._messages, {"role": "user", "content": text}]
         try:
             answer = generate_answer(self._engine, self._engine.encode_chat(messages), self._params, write_text)
         except ContextLengthError as error:
-            write_note(f"error: {error}; /reset forgets the conversation so far")
+            write_note(error_line(f"{error}; /reset forgets the conversation so far", error.help_code))
             return
         except LpxError as error:
-            write_note(f"error: {error}")
+            write_note(error_line(error, error.help_code))
             return
         if not answer.text.endswith("\n"):
             write_text("\n")

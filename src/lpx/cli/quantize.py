@@ -111,16 +111,17 @@ def quantize(
 
 def _print_plan(plan: Sequence[PlannedTensor]) -> None:
     """Kinds of tensors that get the same type for the same reason, one line each, before the work begins."""
-    from lpx.cli.tables import add_row, open_table, print_table
+    from lpx.cli.tables import print_table
 
     groups: dict[tuple[str, str, str], list[PlannedTensor]] = {}
     for item in plan:
         name = item.tensor.role or ("vectors" if len(item.tensor.shape) == 1 else item.tensor.name)
         groups.setdefault((name, item.type, _why(item)), []).append(item)
-    table = open_table("tensors", "type", "count", "MB", "why", right=("count", "MB"), shrinking=("why",))
-    for (name, kind, why), items in groups.items():
-        add_row(table, name, kind, str(len(items)), f"{sum(item.nbytes for item in items) / 1e6:.1f}", why)
-    print_table(table)
+    rows = [
+        (name, kind, str(len(items)), f"{sum(item.nbytes for item in items) / 1e6:.1f}", why)
+        for (name, kind, why), items in groups.items()
+    ]
+    print_table(("tensors", "type", "count", "MB", "why"), rows, right=("count", "MB"), folded=("why",))
 
 
 def _why(item: PlannedTensor) -> str:
@@ -130,7 +131,7 @@ def _why(item: PlannedTensor) -> str:
 
 
 def _print_report(report: QuantizeReport, target: Path) -> None:
-    from lpx.cli.tables import add_row, count_of, open_table, print_table
+    from lpx.cli.tables import count_of, print_table
 
     print()
     if report.importance is not None:
@@ -146,10 +147,8 @@ def _print_report(report: QuantizeReport, target: Path) -> None:
             for tensor in evaluation.weights.faulty:
                 print(f"  {tensor.name}: {tensor.finding}")
     if report.verdicts:
-        table = open_table("bound", "verdict", "what was found", shrinking=("what was found",))
-        for verdict in report.verdicts:
-            add_row(table, verdict.bound, verdict.outcome, verdict.said)
-        print_table(table)
+        rows = [(verdict.bound, verdict.outcome, verdict.said) for verdict in report.verdicts]
+        print_table(("bound", "verdict", "what was found"), rows, folded=("what was found",))
     sizes = f"{report.nbytes / 1e6:.1f} MB of {report.source_bytes / 1e6:.1f}, {report.bits:.2f} bits a weight"
     if report.path == target:
         print(f"made {report.path}: {sizes}, in {report.seconds:.0f} s")

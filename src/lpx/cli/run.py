@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lpx.cli.option_groups import ModelOptions, SamplingOptions, spread_options
+from lpx.cli.profile_option import ProfileOption
 
 if TYPE_CHECKING:
     from lpx.cli.answer import Answer
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 @spread_options
 def run(
+    context: typer.Context,
+    profile: ProfileOption,
     model_options: ModelOptions,
     sampling: SamplingOptions,
     prompt: Annotated[
@@ -42,6 +45,8 @@ def run(
 
     if raw and system is not None:
         raise ConfigError("--system is a chat message and --raw leaves out the chat template; use one of them")
+    if not quiet:
+        profile.announce(context)
     params = sampling.sampling_params()
     text = _read_prompt(prompt)
     options = resolve_engine_options(model_options, measure_steps=False)  # a first answer soon counts for more

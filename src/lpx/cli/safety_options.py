@@ -26,6 +26,10 @@ def _limit(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="Limits of all clients together", **more)
 
 
+def _batches(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Files and batches", **more)
+
+
 def _tls(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="TLS and browsers", **more)
 
@@ -53,6 +57,16 @@ class SafetyOptions:
             help="A file of keys, one on a line: KEY or NAME:KEY, then limits such as requests_per_minute=60. Read "
             "again on SIGHUP.",
             envvar="LPX_API_KEY_FILE",
+        ),
+    ] = None
+    admin_api_key: Annotated[
+        list[str] | None,
+        _access(
+            "--admin-api-key",
+            help="A key that may change what is served (POST /admin/models/reload); better set LPX_ADMIN_API_KEY, or "
+            "write `admin` behind a key of the key file.",
+            envvar="LPX_ADMIN_API_KEY",
+            show_default=False,
         ),
     ] = None
     insecure_no_auth: Annotated[
@@ -86,6 +100,27 @@ class SafetyOptions:
         _limit("--max-waiting", help="Sequences that may wait beside those that run; more get 429.", min=0),
     ] = 1024
     max_connections: Annotated[int, _limit("--max-connections", help="Open connections.")] = 1000
+
+    data_dir: Annotated[
+        Path | None,
+        _batches(
+            "--data-dir",
+            help="Private folder that keeps files and batches over restarts: turns /v1/files and /v1/batches on.",
+            envvar="LPX_DATA_DIR",
+        ),
+    ] = None
+    batch_max_inflight: Annotated[
+        int, _batches("--batch-max-inflight", help="Requests of batches that run at once.", min=1)
+    ] = 16
+    max_file_size: Annotated[
+        int, _batches("--max-file-size", help="Largest uploaded file.", parser=parse_size, metavar="SIZE")
+    ] = 200 * 1024 * 1024
+    max_stored_size: Annotated[
+        int, _batches("--max-stored-size", help="All files of one key together.", parser=parse_size, metavar="SIZE")
+    ] = 2 * 1024 * 1024 * 1024
+    keep_files_days: Annotated[
+        int, _batches("--keep-files-days", help="Days until files and ended batches are deleted.", min=1, max=3650)
+    ] = 30
 
     ssl_keyfile: Annotated[str | None, _tls("--ssl-keyfile", help="Private key, if not in the certificate's file.")] = (
         None
@@ -136,13 +171,16 @@ class SafetyOptions:
 
     def server_settings(self) -> ServerSettings:
         """Checked; ConfigError names what is wrong."""
+        from lpx.batch.store import StoreLimits
         from lpx.server.settings import Cors, Limits, ServerSettings, Tls
 
-        os.environ.pop("LPX_API_KEY", None)  # of no use to any program that this one starts
+        for name in ("LPX_API_KEY", "LPX_ADMIN_API_KEY"):
+            os.environ.pop(name, None)  # of no use to any program that this one starts
         return ServerSettings(
             allowed_hosts=tuple(self.allowed_hosts or ()),
             api_keys=tuple(self.api_key or ()),
             api_key_file=self.api_key_file,
+            admin_api_keys=tuple(self.admin_api_key or ()),
             limits=Limits(
                 max_concurrent_requests=self.max_concurrent_requests,
                 requests_per_minute=self.requests_per_minute,
@@ -168,6 +206,13 @@ class SafetyOptions:
             request_timings=self.request_timings,
             log_format=self.log_format,
             log_requests_to=self.log_requests_to,
+            data_dir=self.data_dir,
+            batch_max_inflight=self.batch_max_inflight,
+            store_limits=StoreLimits(
+                max_file_bytes=self.max_file_size,
+                max_stored_bytes=self.max_stored_size,
+                keep_s=self.keep_files_days * 24 * 3600,
+            ),
         )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import typer
 
 from lpx.cli.option_groups import ModelOptions, spread_options
+from lpx.cli.profile_option import ProfileOption
 from lpx.cli.safety_options import SafetyOptions
 
 
 @spread_options
 def serve(
+    context: typer.Context,
+    profile: ProfileOption,
     model_options: ModelOptions,
     safety: SafetyOptions,
     host: Annotated[str, typer.Option("--host", envvar="LPX_HOST", help="Address to listen on.")] = "127.0.0.1",
@@ -27,13 +31,19 @@ def serve(
 
     Example: lpx serve --model-path models/ --port 8080
 
+    With a profile, such as lpx tune writes: lpx serve --profile lpx.toml
+
     For others: lpx serve --host 0.0.0.0 --api-key-file keys.txt --ssl-certfile cert.pem --ssl-keyfile key.pem
     """
     from lpx.cli.loading import needs_pull, resolve_engine_options
     from lpx.server import serve as serve_http
     from lpx.server.listen import bind_socket
+    from lpx.server.log_format import set_up_logging
 
     settings = safety.server_settings()
+    if note := profile.describe(context) or profile.unused_note():
+        set_up_logging(settings.log_format, safety.access_log)
+        logging.getLogger("lpx.profile").info(note)
     if needs_pull(model_options):
         bind_socket(host, port).close()  # a busy port shows now, not after the download
     options = resolve_engine_options(model_options, served_model_name=served_model_name)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from collections.abc import Sequence
 
 _UNLIMITED = 1000  # columns, where nobody reads on a terminal: nothing is cut
+_LEAST_CUT = 6  # columns that even a shortened text keeps
 
 
 def count_of(number: int, what: str) -> str:
@@ -20,35 +18,39 @@ def plain_text(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def open_table(*columns: str, right: tuple[str, ...] = (), shrinking: tuple[str, ...] = ()) -> Table:
-    """A table without lines; columns in `right` are aligned there, those in `shrinking` are cut where it is narrow."""
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    cut: Sequence[str] = (),
+    folded: Sequence[str] = (),
+) -> None:
+    """A table without lines on stdout, as wide as the terminal; in full where it is none.
+
+    Cells are text as it is, not markup. Columns in `right` are aligned there; where there is no room those in `cut` are
+    shortened, and those in `folded` go on in further lines.
+    """
+    import sys
+
+    from rich.cells import cell_len
+    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in columns:
+    shown = [[plain_text(cell) for cell in row] for row in rows]
+    for index, name in enumerate(columns):
+        width = max(map(cell_len, (name, *(row[index] for row in shown))))
         table.add_column(
             name,
             justify="right" if name in right else "left",
-            no_wrap=True,
-            overflow="ellipsis" if name in shrinking else "crop",
-            min_width=None if name in shrinking else len(name),
+            no_wrap=name not in folded,
+            overflow="fold" if name in folded else "ellipsis",
+            min_width=min(width, _LEAST_CUT) if name in cut or name in folded else width,
         )
-    return table
-
-
-def add_row(table: Table, *cells: str) -> None:
-    """Text as it is, not as markup."""
-    from rich.text import Text
-
-    table.add_row(*(Text(plain_text(cell)) for cell in cells))
-
-
-def print_table(table: Table) -> None:
-    """On stdout, as wide as the terminal; in full where it is none."""
-    import sys
-
-    from rich.console import Console
-
+    for row in shown:
+        table.add_row(*map(Text, row))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED)
     with console.capture() as captured:
         console.print(table)

@@ -43,12 +43,13 @@ class RequestStream:
     request.
     """
 
-    def __init__(self, owner: AsyncEngine, request: Request) -> None:
+    def __init__(self, owner: AsyncEngine, request: Request, is_patient: bool = False) -> None:
         self._closed = True  # until the engine has the request, there is nothing to abort
         self.request_id = request.request_id
         self.prompt_token_ids = request.prompt_ids
         self._owner = owner
         self._request = request
+        self._is_patient = is_patient
         self._open_choices = request.params.n
         self._arrived: list[RequestDelta] = []
         self._ready: deque[RequestDelta] = deque()
@@ -106,7 +107,8 @@ class RequestStream:
         """Called on the event loop."""
         if not self._closed:
             self._arrived.append(delta)
-            self._wake()
+            if delta.finish_reason is not None or not self._is_patient:
+                self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -120,6 +122,7 @@ class _Outbox:
         self._loop = weakref.ref(loop)
         self._entries: deque[RequestDelta] = deque()
         self.delivery_due = False  # the loop has been asked for a delivery, or is about to be
+        self.patient: set[str] = set()  # requests whose deltas may wait for the end of a choice
         # Weak: a stream that nobody holds any more has aborted its request.
         self.streams: weakref.WeakValueDictionary[str, RequestStream] = weakref.WeakValueDictionary()
 
@@ -275,14 +278,16 @@ class AsyncEngine:
         *,
         request_id: str | None = None,
         grammar: CompiledGrammar | None = None,
+        is_patient: bool = False,
     ) -> RequestStream:
         """Queue a request from a coroutine. Text is tokenized here and now, and a grammar that is not given compiled:
-        give ids and `compile_grammar`'s result, or use `generate`, where these take long.
+        give ids and `compile_grammar`'s result, or use `generate`, where these take long. The deltas of a patient
+        request come when a choice has ended, or other requests' come: nobody is woken for them.
 
         Raises `InvalidRequestError` (`ContextLengthError`), `QueueFullError` (`LatencyUnreachableError`) or
         `EngineStoppedError`.
         """
-        return self._submit(self._engine.make_request(prompt, params, request_id, grammar))
+        return self._submit(self._engine.make_request(prompt, params, request_id, grammar), is_patient)
 
     async def generate(
         self, prompt: Prompt, params: SamplingParams, request_id: str | None = None
@@ -322,10 +327,10 @@ class AsyncEngine:
         self._thread.join()
         self._courier.join()
 
-    def _submit(self, request: Request) -> RequestStream:
+    def _submit(self, request: Request, is_patient: bool = False) -> RequestStream:
         loop = asyncio.get_running_loop()
         engine, count, request_id = self._engine, request.params.n, request.request_id
-        stream = RequestStream(self, request)
+        stream = RequestStream(self, request, is_patient)
         engine.check_open()
         with self._lock:
             check_latency(request, engine.scheduler, self._on_the_way)
@@ -343,6 +348,8 @@ class AsyncEngine:
             if outbox is None:
                 outbox = self._outboxes[loop] = _Outbox(loop)
             outbox.streams[request_id] = stream
+            if is_patient:
+                outbox.patient.add(request_id)
             self._routes[request_id] = outbox
             self._in_flight += count
             stream._closed = False
@@ -415,21 +422,24 @@ class AsyncEngine:
         if not deltas:
             return
         ended: list[str] = []
-        touched: list[_Outbox] = []
+        touched: list[_Outbox] = []  # that must deliver now
         for delta in deltas:
             outbox = self._routes.get(delta.request_id)
             if delta.finish_reason is not None:
                 ended.append(delta.request_id)
             if outbox is not None:
                 outbox.put(delta)
-                if outbox not in touched:
+                is_urgent = delta.finish_reason is not None or delta.request_id not in outbox.patient
+                if is_urgent and outbox not in touched:
                     touched.append(outbox)
         if ended:
             with self._lock:
                 self._in_flight -= len(ended)
                 for request_id in ended:
                     if not self._engine.is_open(request_id):
-                        self._routes.pop(request_id, None)
+                        outbox = self._routes.pop(request_id, None)
+                        if outbox is not None:
+                            outbox.patient.discard(request_id)
         for outbox in touched:
             if not outbox.delivery_due:
                 outbox.delivery_due = True

@@ -34,6 +34,7 @@ from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch,
 if TYPE_CHECKING:
     from lpx.engine.structured.position import GrammarPosition
     from lpx.model.chat_template import ChatTemplate
+    from lpx.model.in_use import ModelHold
     from lpx.model.pooling import Pooling
     from lpx.model.tokenizer import Tokenizer
     from lpx.options import EngineOptions
@@ -73,6 +74,7 @@ class Engine(RequestIntake):
         itl_target_ms: float | None = None,
         seed: int | None = None,
         make_speculation: Callable[[KVCache], Speculation] | None = None,
+        model_version: str | None = None,
     ) -> None:
         facts = executor.info
         super().__init__(
@@ -124,12 +126,14 @@ class Engine(RequestIntake):
             itl_target_ms=itl_target_ms,
             speculation="off" if self.speculation is None else self.speculation.name,
             chat_template=chat_template is not None,
+            model_version=model_version,
         )
         self._arrivals = itertools.count()
         self._requests: dict[str, Request] = {}
         self._deadlines = Deadlines()
         self._closed = False
         self.failed: BaseException | None = None
+        self.hold: ModelHold | None = None  # on the model's file, if it has one; released by `close`
         self._requests_total = 0
         self._prompt_tokens_total = 0
         self._generation_tokens_total = 0
@@ -313,6 +317,8 @@ class Engine(RequestIntake):
             if self.speculation is not None:
                 self.speculation.close()
             self.executor.close()
+            if self.hold is not None:
+                self.hold.release()
 
     def _fill_row(self, sequence: Sequence, count: int, now: int) -> SequenceInput:
         """Refresh the sequence's part of the step for its next `count` tokens."""

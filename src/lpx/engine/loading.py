@@ -35,14 +35,29 @@ def load_engine(options: EngineOptions, progress: Callable[[int, int], None] | N
 
 
 def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | None) -> Engine:
-    from lpx.engine.engine import Engine
-    from lpx.model.files import open_model, resolve_model
+    from lpx.model.files import resolve_model
+    from lpx.model.in_use import ModelHold
     from lpx.model.models_dir import models_dir
+
+    path = resolve_model(options.model, models_dir(options.models_dir))
+    hold = ModelHold(path)
+    try:
+        engine = _load_files(path, options, progress)
+    except BaseException:
+        hold.release()
+        raise
+    engine.hold = hold
+    return engine
+
+
+def _load_files(path: Path, options: EngineOptions, progress: Callable[[int, int], None] | None) -> Engine:
+    from lpx.engine.engine import Engine
+    from lpx.model.files import open_model
+    from lpx.model.models_dir import version_of
     from lpx.runtime.cpu.executor import CpuExecutor
     from lpx.runtime.memory import available_bytes, plan_memory
     from lpx.runtime.options import RuntimeOptions
 
-    path = resolve_model(options.model, models_dir(options.models_dir))
     with open_model(path, max_model_len=options.max_model_len) as files:
         dtype = _check_dtype(files, options.dtype)
         max_position = files.config.max_position
@@ -92,6 +107,7 @@ def _load_engine(options: EngineOptions, progress: Callable[[int, int], None] | 
                 itl_target_ms=options.itl_target_ms,
                 seed=options.seed,
                 make_speculation=make_speculation,
+                model_version=version_of(path),
             )
             if options.measure_steps:
                 engine.measure_steps()

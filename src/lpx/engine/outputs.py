@@ -159,6 +159,7 @@ class EngineInfo:
     itl_target_ms: float | None  # None: follows the steps that run
     speculation: str  # how tokens are drafted, "off" if not
     chat_template: bool  # whether the model can be chatted with
+    model_version: str | None = None  # in the model store; None: the model is not one of its versions
 
 
 def make_timings(

@@ -7,6 +7,7 @@ of what was read, so that loading never holds much more than the file once.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,7 @@ from lpx.model.gguf_tokenizer import tokenizer_from_gguf
 from lpx.model.hf_config import config_from_hf
 from lpx.model.hf_folder import HfFolder
 from lpx.model.mapped_file import MappedFile, StoredTensor
-from lpx.model.models_dir import read_manifest
+from lpx.model.models_dir import current_path, read_manifest, split_version, version_path
 from lpx.model.pooling import Pooling, pooling_from_folder, pooling_from_gguf
 from lpx.model.safetensors_reader import read_shards
 from lpx.model.tokenizer_source import TokenizerSource
@@ -38,27 +39,55 @@ _PICKLE_REASON = (
 
 
 def resolve_model(name_or_path: str, models_dir: Path | None = None) -> Path:
-    """The .gguf file or Hugging Face folder that a user means: a path, or a name in the model directory.
+    """The .gguf file or Hugging Face folder that a user means: a path, or `NAME` or `NAME@VERSION` of a stored model.
 
-    A folder without `config.json` counts as the one GGUF model in it. Raises ModelNotFoundError with the places that
-    were searched, and UnsupportedModelError for pickle checkpoints.
+    A name means its current version. A folder without `config.json` counts as the one GGUF model in it. Raises
+    ModelNotFoundError with the places that were searched, and UnsupportedModelError for pickle checkpoints.
     """
-    path = Path(name_or_path).expanduser()
-    if path.exists():
+    path = Path(os.path.expanduser(name_or_path))
+    if _exists(path):
         return _model_at(path)
     searched = [str(path)]
     if models_dir is not None and name_or_path and not path.is_absolute() and ".." not in path.parts:
+        name, version = split_version(name_or_path)
+        if version is not None and (_exists(models_dir / name) or _exists(models_dir / f"{name}.gguf")):
+            found = _inside(version_path(models_dir / name, version), models_dir)
+            return _inside(_model_at(found, as_it_is=True), models_dir)
         for candidate in (models_dir / path, models_dir / f"{name_or_path}.gguf"):
-            if candidate.exists():
-                return _model_at(candidate)
+            if _exists(candidate):
+                return _inside(_model_at(_inside(candidate, models_dir)), models_dir)
             searched.append(str(candidate))
     raise ModelNotFoundError(
-        f"there is no model {name_or_path!r}; looked for {', '.join(searched)}. Give a .gguf file, a folder with "
-        "config.json and .safetensors files, or a name in the model directory"
+        f"there is no model {_clipped(name_or_path)!r}; looked for {', '.join(map(_clipped, searched))}. Give a .gguf "
+        "file, a folder with config.json and .safetensors files, or a name in the model directory"
     )
 
 
-def _model_at(path: Path) -> Path:
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, or with a NUL
+        return False
+
+
+def _inside(path: Path, models_dir: Path) -> Path:
+    """`path`, unless a link leads out of the model directory: a name never reaches what lies elsewhere."""
+    if not path.resolve().is_relative_to(models_dir.resolve()):
+        raise ModelNotFoundError(
+            f"{path} leads out of the model directory by a link; give the path of the model itself, or bring it in "
+            "with: lpx models import"
+        )
+    return path
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= 300 else text[:300] + "..."
+
+
+def _model_at(path: Path, *, as_it_is: bool = False) -> Path:
+    """The model that a path means; `as_it_is` when the path is that of a version, not of all versions."""
+    if path.is_dir() and not as_it_is:
+        path = current_path(path)
     if not path.is_dir():
         if path.suffix.lower() in _PICKLE_SUFFIXES:
             raise UnsupportedModelError(f"{path}: {_PICKLE_REASON}")
@@ -160,6 +189,10 @@ class ModelFiles:
             data = stored.file.view(offset, nbytes, f"tensor {stored.name!r}")
             yield _vector(rule, stored, data) if len(rule.shape) == 1 else _matrix(rule, stored, data)
             stored.file.drop(offset, nbytes)
+
+    def stored(self) -> tuple[tuple[WeightRule, ...], Mapping[str, StoredTensor]]:
+        """How canonical weights come from the tensors of the files, and these."""
+        return self._rules, self._tensors
 
     def forget_tokenizer_source(self) -> None:
         """Free the data of the vocabulary, once the tokenizer is built. `tokenizer_source` is gone afterwards."""

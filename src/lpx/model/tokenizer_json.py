@@ -39,7 +39,7 @@ def build_from_json(source: HfTokenizerSource) -> Vocabulary:
                 f"vocabulary is {core.token_to_id(token['content'])}."
             )
     inner_core = core
-    if any(m.get("prepend_scheme") == "first" for m in _steps(head.get("pre_tokenizer"), "Metaspace")):
+    if any(m.get("prepend_scheme") == "first" for m in steps_of(head.get("pre_tokenizer"), "Metaspace")):
         inner_core = _without_prefix(core, plain)
 
     texts = _texts(core, source.path)
@@ -49,8 +49,8 @@ def build_from_json(source: HfTokenizerSource) -> Vocabulary:
     for token_id in (i for i in (bos_id, *eos_ids) if i is not None and i not in control and 0 <= i < len(texts)):
         control[token_id] = {"id": token_id, "content": texts[token_id] or "", "lstrip": False, "rstrip": False}
     encoding, byte_tokens = _decoding(head, source.path)
-    prefix_space = any(True for _ in _steps(head.get("normalizer"), "Prepend")) or any(
-        m.get("prepend_scheme", "always") != "never" for m in _steps(head.get("pre_tokenizer"), "Metaspace")
+    prefix_space = any(True for _ in steps_of(head.get("normalizer"), "Prepend")) or any(
+        m.get("prepend_scheme", "always") != "never" for m in steps_of(head.get("pre_tokenizer"), "Metaspace")
     )
     return Vocabulary(
         core=core,
@@ -149,7 +149,7 @@ def _parse(head: Mapping[str, Any], model_text: str, path: Path) -> Tokenizer:
 def _without_prefix(core: Tokenizer, head: Mapping[str, Any]) -> Tokenizer:
     """Return a tokenizer that shares the model of `core`, but puts no space before the first word."""
     changed = json.loads(json.dumps(head["pre_tokenizer"]))
-    for step in _steps(changed, "Metaspace"):
+    for step in steps_of(changed, "Metaspace"):
         step["prepend_scheme"] = "never"
     empty_model = {"type": "BPE", "vocab": {}, "merges": []}
     parts = {"version": "1.0", "added_tokens": [], "pre_tokenizer": changed, "model": empty_model}
@@ -162,7 +162,7 @@ def _without_prefix(core: Tokenizer, head: Mapping[str, Any]) -> Tokenizer:
     return inner
 
 
-def _steps(part: object, kind: str) -> Iterator[dict[str, Any]]:
+def steps_of(part: object, kind: str) -> Iterator[dict[str, Any]]:
     """Yield the steps of one type in a normalizer, pre-tokenizer or decoder, through its sequences."""
     if not isinstance(part, dict):
         return
@@ -170,7 +170,7 @@ def _steps(part: object, kind: str) -> Iterator[dict[str, Any]]:
         yield part
     for key in ("normalizers", "pretokenizers", "decoders"):
         for step in part.get(key) or ():
-            yield from _steps(step, kind)
+            yield from steps_of(step, kind)
 
 
 def _texts(core: Tokenizer, path: Path) -> list[str | None]:
@@ -218,10 +218,10 @@ def _adds_bos(source: HfTokenizerSource, head: Mapping[str, Any], bos_id: int | 
 
 def _decoding(head: Mapping[str, Any], path: Path) -> tuple[Literal["byte-level", "sentencepiece"], bool]:
     decoder = head.get("decoder")
-    if next(_steps(decoder, "ByteLevel"), None) is not None:
+    if next(steps_of(decoder, "ByteLevel"), None) is not None:
         return "byte-level", False
-    byte_tokens = next(_steps(decoder, "ByteFallback"), None) is not None
-    if byte_tokens or next(_steps(decoder, "Metaspace"), None) is not None:
+    byte_tokens = next(steps_of(decoder, "ByteFallback"), None) is not None
+    if byte_tokens or next(steps_of(decoder, "Metaspace"), None) is not None:
         return "sentencepiece", byte_tokens
     kind = decoder.get("type") if isinstance(decoder, dict) else None
     raise TokenizerError(

@@ -38,7 +38,6 @@ _GGUF_LAYER = {
     "down": "ffn_down.weight",
     "ffn_post_norm": "post_ffw_norm.weight",
 }
-_GGUF_TOP = {"embedding": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"}
 _HF_LAYER = {
     "attn_norm": "input_layernorm.weight",
     "q": "self_attn.q_proj.weight",
@@ -94,14 +93,15 @@ class WeightMap:
 
 
 def gguf_name(name: str, *, fused: bool = False) -> str:
-    """The GGUF tensor that holds a weight, by canonical name; `fused`: q, k and v in one, gate and up, too."""
-    if name in _GGUF_TOP:
-        return _GGUF_TOP[name]
-    _, layer, part = name.split(".")
+    """What GGUF calls a canonical weight; with `fused`, the matrix that it is a part of."""
+    top = {"embedding": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"}
+    if name in top:
+        return top[name]
+    _, layer, weight = name.split(".")
+    inner = _GGUF_LAYER[weight]
     if fused:
-        whole = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up", "up": "gate_up"}.get(part, "")
-        return f"blk.{layer}.{_FUSED['gguf'].get(whole, _GGUF_LAYER[part])}"
-    return f"blk.{layer}.{_GGUF_LAYER[part]}"
+        inner = _FUSED["gguf"]["qkv" if weight in ("q", "k", "v") else "gate_up"]
+    return f"blk.{layer}.{inner}"
 
 
 def map_weights(
@@ -121,7 +121,7 @@ def map_weights(
     """
     prefix = _hf_prefix(tensors) if container == "safetensors" else ""
     top = (
-        _GGUF_TOP
+        {"embedding": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"}
         if container == "gguf"
         else {
             "embedding": f"{prefix}embed_tokens.weight",

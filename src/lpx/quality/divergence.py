@@ -81,12 +81,14 @@ def compare_distributions(
     """KL, agreement and perplexities of `subject` against `reference` over `windows` (None: the bundled texts).
 
     Options are loaded here and freed again, both models at once where memory allows, else one after the other: the
-    reference's logits then wait in a temporary file (see `SpilledLogits`). A `ScoredModel` stays the caller's. Rows are
-    compared in blocks, so that beside the models only some megabytes are held, whatever the vocabulary.
+    reference's logits then wait in a temporary file (see `SpilledLogits`). A `ScoredModel` stays the caller's, but for
+    its weights, which may be unloaded by this where memory is short. Rows are compared in blocks, so that beside the
+    models only some megabytes are held, whatever the vocabulary. `window` is the size of the bundled texts' windows.
 
     `dequantize` runs quantized matrices as F16, so that a comparison of KV types of one file is not one of int8
     activations. Raises ConfigError when the vocabularies differ, MemoryLimitError, and what loading raises.
     """
+    window = _longest(windows, window)
     with _Borrowed(subject, window, dequantize) as one, _Borrowed(reference, window, dequantize) as other:
         if windows is None:
             windows = make_windows(other.tokenizer, bundled_texts(), window)
@@ -123,6 +125,7 @@ def measure_perplexity(
     progress: Progress | None = None,
 ) -> Perplexity:
     """Perplexity by llama.cpp's default rule over `windows` (None: the bundled texts). Raises what loading raises."""
+    window = _longest(windows, window)
     with _Borrowed(subject, window, False) as model:
         if windows is None:
             windows = make_windows(model.tokenizer, bundled_texts(), window)
@@ -165,12 +168,20 @@ def check_same_vocabulary(one: ScoredModel, other: ScoredModel) -> None:
             )
 
 
+def _longest(windows: Sequence[Window] | None, otherwise: int) -> int:
+    return otherwise if windows is None else max(len(window.token_ids) for window in windows)
+
+
 class _Borrowed:
     """A ScoredModel for a `with` block: a given one is left open, one made here is closed."""
 
     def __init__(self, given: EngineOptions | ScoredModel, window: int, dequantize: bool) -> None:
         self._owned = isinstance(given, EngineOptions)
         self._model = ScoredModel(given, window, dequantize=dequantize) if isinstance(given, EngineOptions) else given
+        if window > self._model.window:
+            raise ConfigError(
+                f"the windows have up to {window} tokens, and the model was opened for {self._model.window}"
+            )
 
     def __enter__(self) -> ScoredModel:
         return self._model

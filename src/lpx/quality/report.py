@@ -106,7 +106,7 @@ def changed_items(evaluation: Evaluation) -> list[Row]:
     if review is None or other is None:
         return []
     return [
-        (one.id, "better" if one.passed else "worse", one.reason or two.reason or "")
+        (one.id, "better", f"the reference: {two.reason}") if one.passed else (one.id, "worse", str(one.reason))
         for one, two in zip(review.results, other.results, strict=True)
         if one.passed != two.passed
     ]

@@ -31,11 +31,18 @@ class SpilledLogits:
                 f"{needed / 2**20:,.0f} MiB on disk, but {folder} has {free / 2**20:,.0f} MiB. Compare fewer windows "
                 "(--windows), or name a folder with more room in TMPDIR"
             )
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed by __exit__
         self._reading = False
 
     def append(self, block: NDArray[np.float32]) -> None:
-        self._file.write(np.ascontiguousarray(block, dtype=np.float32).data)
+        """Raises MemoryLimitError when the room went to somebody else in the meantime."""
+        try:
+            self._file.write(np.ascontiguousarray(block, dtype=np.float32).data)
+        except OSError as error:
+            raise MemoryLimitError(
+                f"the reference's logits cannot be written to {tempfile.gettempdir()}: {error.strerror}. Compare fewer "
+                "windows (--windows), or name a folder with more room in TMPDIR"
+            ) from error
 
     def read(self, rows: int) -> NDArray[np.float32]:
         """The next `rows` rows."""

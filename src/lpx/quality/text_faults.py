@@ -46,7 +46,7 @@ _ADVICE: dict[FaultKind, str] = {
     "empty": "the model ends at once: check the chat template and the end-of-turn tokens, or set min_tokens",
     "cut": "raise max_tokens, or ask for a shorter answer",
     "repetition": "greedy small models fall into loops: use temperature 0.7, or repetition_penalty 1.1",
-    "garbled": "check the file (lpx models verify, --reference), the tokenizer and --kv-cache-dtype; "
+    "garbled": "compare with the unquantized file (--reference), check the tokenizer and --kv-cache-dtype; "
     "heavy quantization does this, too",
 }
 

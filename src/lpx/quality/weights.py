@@ -57,8 +57,8 @@ class TensorSlope:
             return "it holds values that are not finite, or only zeros: the file is damaged, make it again"
         if abs(self.off_by) > SLOPE_TOLERANCE:
             return (
-                f"its weights are {self.off_by:+.1%} off in size (slopes {self.forward:.4f} and {self.backward:.4f}): "
-                "scales are wrong, quantize it again"
+                f"{self.off_by:+.1%} off in size (slopes {self.forward:.4f}, {self.backward:.4f}): "
+                "its scales are wrong, quantize it again"
             )
         if self.relative_error > (_MOST_FLOAT_ERROR if self.type in FLOAT_TYPES else _MOST_ERROR * 2.0**-self.bits):
             return (

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lpx.errors import ConfigError, ModelFileError
+from lpx.errors import ConfigError, DiskSpaceError, ModelFileError
 from lpx.options import EngineOptions
 from lpx.quantize.importance import Importance, calibration_texts, measure_importance
 from lpx.quantize.plan import FILE_TYPES, PlannedTensor, plan_given, plan_types
 from lpx.quantize.source import Source, open_source
+from lpx.store.space import disk_error
 
 if TYPE_CHECKING:
     from lpx.quality.divergence import Progress
@@ -80,8 +81,8 @@ def quantize(
     """Make the file. `planned` is told the types before the work begins.
 
     The target appears whole, and only when no bound failed: else the file is kept as `<target>.rejected`. Raises
-    ConfigError for what cannot be honoured, ModelFileError for weights that cannot be encoded, and what opening the
-    source raises; nothing is left behind then.
+    ConfigError for what cannot be honoured, DiskSpaceError and DownloadError for what the disk refuses, ModelFileError
+    for weights that cannot be encoded, and what opening the source raises; nothing is left behind then.
     """
     begun = perf_counter()
     bounds = _bounds(settings)
@@ -101,11 +102,12 @@ def quantize(
         scratch = target.with_name(f".{target.name}.{os.getpid()}.new.gguf")
         try:
             _write(scratch, source, settings, plan, importance, threads, progress)
+            _check_config(source, scratch)
             evaluation, verdicts = _judge(settings, bounds, scratch, config.max_position, progress)
             code = _exit_code(verdicts)
             path = _publish(scratch, target, rejected=code != 0)
         except OSError as error:
-            raise ConfigError(f"{target} cannot be written: {error.strerror or error}") from error
+            raise disk_error(error)(f"{target} cannot be written: {error.strerror or error}") from error
         finally:
             with contextlib.suppress(OSError):
                 scratch.unlink()
@@ -140,7 +142,7 @@ def _check_target(target: Path) -> None:
 def _check_space(target: Path, needed: int) -> None:
     free = shutil.disk_usage(target.absolute().parent).free
     if free < needed + _SPARE_BYTES:
-        raise ConfigError(
+        raise DiskSpaceError(
             f"the file will have {needed / 1e6:.0f} MB, and {target.absolute().parent} has {free / 1e6:.0f} MB left: "
             "make room, or choose another folder"
         )
@@ -197,6 +199,16 @@ def _write(
             for item in plan
         ]
         write_gguf(path, source.metadata | _own_metadata(settings, plan, importance), tensors)
+
+
+def _check_config(source: Source, made: Path) -> None:
+    """Raise UnsupportedModelError where the folder's model could not be told in GGUF."""
+    from lpx.model.files import open_model
+    from lpx.model.gguf_conversion import check_same
+
+    if source.files.format == "safetensors":
+        with open_model(made) as written:
+            check_same(source.files.config, written.config)
 
 
 def _own_metadata(

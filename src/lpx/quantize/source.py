@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from lpx.errors import ConfigError
 from lpx.model.files import ModelFiles, open_model
 from lpx.model.gguf_shards import open_shards
 from lpx.model.mapped_file import MappedFile, StoredTensor
+
+if TYPE_CHECKING:
+    from lpx.model.gguf_conversion import FolderTensor
 
 Floats = NDArray[np.float32]
 
@@ -122,9 +125,26 @@ def open_source(path: Path, *, allow_requantize: bool = False) -> Source:
 
 
 def _from_folder(files: ModelFiles) -> Source:
-    from lpx.quantize.gguf_from_folder import gguf_metadata, gguf_tensors
+    """Raises UnsupportedModelError and TokenizerError for what GGUF has no keys for."""
+    from lpx.model.gguf_conversion import FREQUENCY_FACTORS, config_metadata, folder_tensors, frequency_factors
+    from lpx.model.gguf_vocabulary import vocabulary_metadata
+    from lpx.model.hf_folder import HfFolder
 
-    return Source(files, gguf_metadata(files), gguf_tensors(files), [])
+    config_json = HfFolder(files.path).config
+    vocabulary = files.tokenizer_source
+    assert vocabulary.kind == "tokenizer.json"
+    metadata = config_metadata(files.config, config_json, files.name, "f16")
+    metadata |= vocabulary_metadata(vocabulary, files.config.vocab_size)
+    if files.chat_template is not None:
+        metadata["tokenizer.chat_template"] = files.chat_template
+    tensors = [
+        SourceTensor(tensor.name, tensor.shape, tensor.stored.type.name, _folder_reader(tensor))
+        for tensor in folder_tensors(files.config, *files.stored())
+    ]
+    factors = frequency_factors(files.config, config_json)
+    if factors is not None:
+        tensors.append(SourceTensor(FREQUENCY_FACTORS, factors.shape, "F32", lambda start, stop: factors[None]))
+    return Source(files, metadata, tensors, [])
 
 
 def _from_gguf(files: ModelFiles) -> Source:
@@ -132,6 +152,12 @@ def _from_gguf(files: ModelFiles) -> Source:
     kept = {key: value for key, value in metadata.items() if not key.startswith(_DROPPED)}
     tensors = [SourceTensor(t.name, t.shape, t.type.name, _reader(t)) for t in stored.values()]
     return Source(files, kept, tensors, mapped)
+
+
+def _folder_reader(tensor: FolderTensor) -> Callable[[int, int], Floats]:
+    if len(tensor.shape) == 2:
+        return tensor.rows
+    return lambda start, stop: tensor.rows(0, tensor.shape[0]).reshape(1, -1)
 
 
 def _reader(stored: StoredTensor) -> Callable[[int, int], Floats]:

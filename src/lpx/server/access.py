@@ -1,8 +1,8 @@
 """The outermost layers: which host names are served, who is let in, and what every answer carries.
 
-Everything needs a key once keys are set, but what `PUBLIC_PATHS` lists. The list is compared with the decoded path, so
-that whatever the router would make of an odd path, it needs a key. WebSockets and mounted applications come through
-here like everything else.
+Everything needs a key once keys are set, but what `PUBLIC_PATHS` lists; what lies under `ADMIN_PREFIX` needs an admin
+key. Both are compared with the decoded path, so that whatever the router would make of an odd path, it needs a key.
+WebSockets and mounted applications come through here like everything else.
 """
 
 from __future__ import annotations
@@ -11,8 +11,17 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lpx.server.api_keys import ApiKey
 from lpx.server.caller import ANYBODY, Caller, set_caller
-from lpx.server.credentials import WEBSOCKET_PROTOCOL, header, is_same_origin, key_of, shows_key
+from lpx.server.credentials import (
+    WEBSOCKET_PROTOCOL,
+    header,
+    is_from_this_machine,
+    is_same_origin,
+    key_of,
+    shows_key,
+)
+from lpx.server.engines import one_use
 from lpx.server.errors import HttpError, response_for_path
 from lpx.server.limits import host_allowed
 from lpx.server.login_page import login_page
@@ -22,6 +31,7 @@ from lpx.server.service import Service
 
 # /health* says whether the service is up; /login takes a key.
 PUBLIC_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/login"})
+ADMIN_PREFIX = "/admin/"
 
 _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -102,7 +112,10 @@ class AccessGuard:
             await _refuse(scope, receive, sending, refusal)
             return
         try:
-            await self._app(scope, receive, sending)
+            with one_use() as use:
+                if scope["method"] == "POST" and not _is_admin(scope):
+                    await self._service.enter(use)
+                await self._app(scope, receive, sending)
         except Exception as exc:
             response = response_for_path(exc, scope["path"])
             if not status:
@@ -130,24 +143,52 @@ class AccessGuard:
         await self._app(scope, receive, accepting_send)
 
     def _caller(self, scope: Scope) -> Caller:
-        """Who is asking; raises `HttpError` 401."""
+        """Who is asking; raises `HttpError` 401, and 403 for what an admin key is needed for."""
         service = self._service
+        if _is_admin(scope):
+            return self._admin(scope)
         lasting = scope["type"] == "websocket"
         if not service.keys:
             return service.callers.of(None, counts_generations=lasting)
+        return service.callers.of(self._key(scope), counts_generations=lasting)
+
+    def _key(self, scope: Scope) -> ApiKey:
+        """The key that is shown; raises `HttpError` 401 without an accepted one."""
+        service = self._service
         key = key_of(scope, service.keys, service.sessions)
-        if key is None:
-            service.count_refusal("key")
-            log_refusal(scope, None, 401, "invalid_api_key", self._paths)
-            raise HttpError(
-                401,
-                "This API key is not accepted here. Send another as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
-                if shows_key(scope)
-                else "An API key is needed: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
-                code="invalid_api_key",
-                headers={"www-authenticate": "Bearer"},
+        if key is not None:
+            return key
+        service.count_refusal("key")
+        log_refusal(scope, None, 401, "invalid_api_key", self._paths)
+        raise HttpError(
+            401,
+            "This API key is not accepted here. Send another as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+            if shows_key(scope)
+            else "An API key is needed: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
+            code="invalid_api_key",
+            headers={"www-authenticate": "Bearer"},
+        )
+
+    def _admin(self, scope: Scope) -> Caller:
+        """Whoever shows an admin key; without any keys, whoever is on this machine. Raises `HttpError` 401 or 403."""
+        service = self._service
+        if service.keys.keys:
+            key = self._key(scope)
+            if key.admin:
+                return service.callers.of(key)
+            message = (
+                "This key may not do that: an admin key is needed."
+                if service.keys.has_admin
+                else "No admin key is set: start the server with --admin-api-key, or write `admin` behind a key of the "
+                "key file."
             )
-        return service.callers.of(key, counts_generations=lasting)
+        elif is_from_this_machine(scope):
+            return service.callers.of(None)
+        else:
+            message = "Without keys, only this machine itself may do that: start the server with --admin-api-key."
+        service.count_refusal("key")
+        log_refusal(scope, None, 403, "admin_key_needed", self._paths)
+        raise HttpError(403, message, code="admin_key_needed")
 
     def _check_origin(self, scope: Scope) -> None:
         """No CORS stands between a foreign page and a WebSocket: its origin is checked here."""
@@ -160,6 +201,11 @@ class AccessGuard:
                 "Pages of this origin may not connect. Start the server with --allowed-origins ORIGIN to allow them.",
                 code="origin_not_allowed",
             )
+
+
+def _is_admin(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path.startswith(ADMIN_PREFIX)
 
 
 def _wants_page(scope: Scope) -> bool:

@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from lpx.errors import LpxError, QueueFullError
 from lpx.server import (
+    admin,
     anthropic_messages,
     console,
     embeddings,
@@ -26,8 +27,10 @@ from lpx.server import (
     health,
     login,
     metrics,
+    openai_batches,
     openai_chat,
     openai_completions,
+    openai_files,
     openai_models,
     openai_responses,
     openapi,
@@ -35,16 +38,20 @@ from lpx.server import (
     websocket,
 )
 from lpx.server.access import AccessGuard, HostCheck
+from lpx.server.batch_queue import BatchQueue
 from lpx.server.errors import HttpError, error_response, response_for_path
+from lpx.server.model_loader import ModelLoader
 from lpx.server.rate_limits import LimitReached
+from lpx.server.reload import Reloader
 from lpx.server.service import EngineLoader, Service, service_of
 from lpx.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from lpx.engine.async_engine import AsyncEngine
 
-# "public": open to anybody who reaches the port; "inference": needs a key once keys are set.
-ROUTES: dict[str, Literal["public", "inference"]] = {
+# "public": open to anybody who reaches the port; "inference": needs a key once keys are set; "admin": needs an admin
+# key, or a client on this machine while there are no keys at all.
+ROUTES: dict[str, Literal["public", "inference", "admin"]] = {
     "/health": "public",
     "/login": "public",
     "/logout": "inference",
@@ -65,22 +72,32 @@ ROUTES: dict[str, Literal["public", "inference"]] = {
     "/v1/messages": "inference",
     "/v1/messages/count_tokens": "inference",
     "/v1/embeddings": "inference",
+    "/v1/files": "inference",
+    "/v1/files/{id}": "inference",
+    "/v1/files/{id}/content": "inference",
+    "/v1/batches": "inference",
+    "/v1/batches/{id}": "inference",
+    "/v1/batches/{id}/cancel": "inference",
     "/tokenize": "inference",
     "/detokenize": "inference",
     "/tokenizer_info": "inference",
     "/v1/models": "inference",
     "/v1/models/{name:path}": "inference",
+    "/admin/models/reload": "admin",
 }
 _ENDPOINTS = (
     "GET / (the console), GET /health, GET /health/live, GET /health/ready, GET /version, GET /metrics, "
     "GET /openapi.json, GET /v1/models, POST /generate, POST /v1/completions, POST /v1/chat/completions, "
     "POST /v1/responses, POST /v1/messages, POST /v1/messages/count_tokens, POST /v1/embeddings, POST /tokenize, "
-    "POST /detokenize, GET /tokenizer_info, WebSocket /v1/stream"
+    "POST /detokenize, GET /tokenizer_info, GET and POST /admin/models/reload, WebSocket /v1/stream, and with "
+    "--data-dir /v1/files and /v1/batches"
 )
 
 
 def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | None = None) -> FastAPI:
     """The service around an engine, or around a function that loads one (called with a progress callback in a thread).
+
+    With a `ModelLoader` it can load others later.
 
     `app.state.service` is the `Service`; `app.state.loaded` is set by the lifespan to a task that ends when the engine
     serves or has failed. The engine is shut down with the app.
@@ -89,13 +106,23 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if isinstance(engine, ModelLoader):
+            service.reloader = Reloader(service, engine)
         if callable(engine):
             app.state.loaded = service.begin_loading(engine)
         else:
             await service.use(engine)
             app.state.loaded = asyncio.get_running_loop().create_task(asyncio.sleep(0))
-        yield
-        await service.shutdown()
+        if service.batch_store is not None:
+            queue = BatchQueue(app, service, service.batch_store, service.settings.batch_max_inflight)
+            app.state.batch_queue = queue
+            queue.start()
+        try:
+            yield
+        finally:
+            if service.batch_store is not None:
+                await app.state.batch_queue.close()
+            await service.shutdown()
 
     # No docs pages: they load scripts from elsewhere, and show the service to whoever finds the port.
     app = FastAPI(
@@ -113,10 +140,13 @@ def create_app(engine: AsyncEngine | EngineLoader, settings: ServerSettings | No
         openai_responses,
         anthropic_messages,
         embeddings,
+        openai_files,
+        openai_batches,
         tokenize,
         openai_models,
         openapi,
         websocket,
+        admin,
     ):
         app.include_router(module.router)
     app.add_exception_handler(HTTPException, _http_exception)

@@ -29,11 +29,13 @@ class Caller:
 
     name: str | None = None  # of its key, for logs; None: no keys are set
     identity: str = ""  # of its key; "" shares with all who have none
+    owner: str = ""  # of what is kept for it; as `identity`, but over restarts
     caps: Limits = field(default_factory=Limits)
     quotas: tuple[Quota, ...] = ()
     text_log: TextLog | None = None
     # A WebSocket lasts while many generations come and go: each of these counts as a request.
     counts_generations: bool = False
+    is_patient: bool = False  # takes whole answers only, as batches do: nobody waits for the next token
 
     def admit(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, max_model_len: int
@@ -131,7 +133,7 @@ class Callers:
         """`None` while no keys are set."""
         if key is None:
             return Caller(
-                None, "", self._limits, (self._of_all,), self._text_log, counts_generations=counts_generations
+                None, "", "", self._limits, (self._of_all,), self._text_log, counts_generations=counts_generations
             )
         quota = self._of_keys.get(key.identity)
         if quota is None or quota.limits != key.limits:
@@ -140,6 +142,7 @@ class Callers:
         return Caller(
             key.name,
             key.identity,
+            key.owner,
             key.limits.tightened_by(self._limits),
             (quota, self._of_all),
             self._text_log,

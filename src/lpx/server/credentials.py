@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import ipaddress
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
@@ -74,6 +75,18 @@ def is_same_origin(scope: Scope) -> bool:
         return urlsplit(origin).netloc.lower() == host.strip().lower()
     except ValueError:
         return False
+
+
+def is_from_this_machine(scope: Scope) -> bool:
+    """Whether the client is on this machine, and speaks for nobody elsewhere as a proxy does."""
+    client = scope.get("client")
+    if not client or any(name in (b"forwarded", b"x-forwarded-for", b"via") for name, _ in scope["headers"]):
+        return False
+    try:
+        address = ipaddress.ip_address(client[0])
+    except ValueError:
+        return False
+    return bool((getattr(address, "ipv4_mapped", None) or address).is_loopback) and is_same_origin(scope)
 
 
 def cookie_name(scope: Scope) -> str:

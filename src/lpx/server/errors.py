@@ -20,6 +20,18 @@ logger = logging.getLogger("lpx.server")
 _MAX_MESSAGE = 1000  # characters; error bodies stay far below 4 KB even when every one is escaped
 # Parameters of the engine that requests spell in another way.
 _HTTP_NAMES = {"banned_token_ids": "logit_bias", "max_decode_ms": "t_max_predict_ms"}
+# Pages of `lpx explain` by the code of an error, for those that the operator or the client's author can act on.
+_PAGES = {
+    "not_found": "LPX-E043",
+    "model_not_found": "LPX-E046",
+    "invalid_api_key": "LPX-E045",
+    "rate_limit_exceeded": "LPX-E044",
+    "context_length_exceeded": "LPX-E032",
+    "origin_not_allowed": "LPX-E070",
+    "loading": "LPX-E025",
+    "warming_up": "LPX-E025",
+    "failed": "LPX-E049",
+}
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -58,9 +70,10 @@ def error_object(
     status: int, message: str, *, param: str | None = None, code: str | None = None, type_: str | None = None
 ) -> dict[str, Any]:
     """OpenAI's error object; `code` falls back to null as OpenAI's does."""
+    page = _PAGES.get(code or "")
     return {
         "error": {
-            "message": clip(message, _MAX_MESSAGE),
+            "message": clip(message, _MAX_MESSAGE) + (f" (lpx explain {page})" if page else ""),
             "type": type_ or error_type(status),
             "param": clip(param, 100) if param is not None else None,
             "code": code,

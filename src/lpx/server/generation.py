@@ -77,6 +77,7 @@ class Generation:
     ticket: Ticket
     transcript: Transcript | None = None
     shows_timings: bool = True  # in the answer
+    is_patient: bool = False  # deltas come late, so that when they came says nothing
     timings: Timings | None = None  # of the request, when it is a single one
     finish_reasons: list[str] = field(default_factory=list)
     _pumps: list[asyncio.Task[None]] = field(default_factory=list)
@@ -100,10 +101,23 @@ class Generation:
         Raises what `Caller.admit` and `AsyncEngine.submit` raise.
         """
         params, ticket, transcript = _admit(engine, prompts, params, request_id)
-        streams = _submit_all(partial(engine.submit, grammar=grammar), prompts, params, request_id, ticket)
+        is_patient = current_caller().is_patient
+        submit = partial(engine.submit, grammar=grammar, is_patient=is_patient)
+        streams = _submit_all(submit, prompts, params, request_id, ticket)
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
         no_logprobs: list[list[TokenLogprobDict | None] | None] = [None] * len(prompts)
-        return cls(engine, streams, params.n, usage, no_logprobs, latencies, ticket, transcript, shows_timings)
+        return cls(
+            engine,
+            streams,
+            params.n,
+            usage,
+            no_logprobs,
+            latencies,
+            ticket,
+            transcript,
+            shows_timings,
+            is_patient=is_patient,
+        )
 
     @classmethod
     def start_embeddings(
@@ -181,7 +195,10 @@ class Generation:
 
     def _note_latency(self, choice: tuple[int, int], delta: RequestDelta) -> None:
         now = monotonic()
-        if count := len(delta.token_ids):
+        if self.is_patient:
+            if delta.timings is not None:
+                self.latencies.note_late(delta.timings)
+        elif count := len(delta.token_ids):
             last = self._last_token.get(choice)
             if last is None:
                 self._first_token = self._first_token or now

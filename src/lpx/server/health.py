@@ -37,7 +37,7 @@ async def ready(request: Request) -> JSONResponse:
 
 def _state(service: Service) -> dict[str, Any]:
     state = service.state
-    if state not in ("loading", "warming up"):
+    if state not in ("loading", "warming up"):  # a server that reloads says so, and 503 only while it has no engine
         return {"status": state}
     return {
         "status": "loading",

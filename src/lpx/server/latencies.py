@@ -26,6 +26,13 @@ class Latencies:
         self.prompt_tokens = Histogram(TOKENS)
         self.generation_tokens = Histogram(TOKENS)
 
+    def note_late(self, timings: Timings) -> None:
+        """First token and pace of a choice that nobody watched, as the engine saw them."""
+        self.time_to_first_token.observe(timings.ttft_ms / 1e3)
+        if timings.completion_tokens > 1:
+            further = timings.completion_tokens - 1
+            self.inter_token.observe(timings.decode_ms / 1e3 / further, further)
+
     def note_end(self, timings: Timings) -> None:
         """A choice has ended."""
         self.queue.observe(timings.queue_ms / 1e3)

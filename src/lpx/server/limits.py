@@ -26,6 +26,7 @@ _NOT_BRACKET = re.compile(r"[^\[\]{}]+")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._\-]{1,64}\Z")
+_MAX_MEMBERS = 50_000  # of all objects of a body: the parser holds the interpreter while it makes one of so many
 _OFF_LOOP_BYTES = 32 * 1024  # bodies above this are parsed in a worker thread
 
 
@@ -143,7 +144,7 @@ def parse_json_object(body: bytes, max_depth: int) -> dict[str, Any]:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise HttpError(400, f"The body is not UTF-8 (byte {exc.start}).", code="invalid_json") from None
-    _check_depth(text, max_depth)
+    _check_structure(text, max_depth)
     try:
         value = json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_no_constant, parse_float=_finite)
     except json.JSONDecodeError as exc:
@@ -159,12 +160,15 @@ def parse_json_object(body: bytes, max_depth: int) -> dict[str, Any]:
     return checked
 
 
-def _check_depth(text: str, max_depth: int) -> None:
-    """Refuse deep nesting in linear time and constant stack, before the parser recurses."""
-    if text.count("[") + text.count("{") <= max_depth:
+def _check_structure(text: str, max_depth: int) -> None:
+    """Refuse deep nesting and crowds of members in linear time and constant stack, before the parser meets them."""
+    if text.count("[") + text.count("{") <= max_depth and text.count(":") <= _MAX_MEMBERS:
         return
     unescaped = text.replace("\\\\", "").replace('\\"', "")  # the quotes that are left open and close strings
-    brackets = _NOT_BRACKET.sub("", "".join(unescaped.split('"')[::2]))
+    outside = "".join(unescaped.split('"')[::2])
+    if outside.count(":") > _MAX_MEMBERS:
+        raise HttpError(400, f"The JSON has more than {_MAX_MEMBERS} members in its objects.", code="invalid_json")
+    brackets = _NOT_BRACKET.sub("", outside)
     for _ in range(max_depth):  # each round removes the innermost level (two of them where lists and objects alternate)
         brackets = brackets.replace("[]", "").replace("{}", "")
         if not brackets:

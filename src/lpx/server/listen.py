@@ -18,20 +18,28 @@ _KEEPALIVE_S = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 class PortInUseError(LpxError):
     """Another process listens on the port."""
 
+    help_code = "LPX-E040"
+
+
+class AddressError(ConfigError):
+    """The host or port cannot be listened on."""
+
+    help_code = "LPX-E041"
+
 
 def bind_socket(host: str, port: int) -> socket.socket:
     """A socket that listens on `host`:`port` (port 0: a free one).
 
     It listens at once, so that a second server started meanwhile cannot take the same port; connections wait in the
     backlog until the event loop accepts them. Raises `PortInUseError` with the holder where it can be known, and
-    `ConfigError` for a host or port that cannot be used.
+    `AddressError` for a host or port that cannot be used.
     """
     if not 0 <= port <= 65535:
-        raise ConfigError(f"port {port} is not a port number; use 0 to 65535")
+        raise AddressError(f"port {port} is not a port number; use 0 to 65535")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as exc:
-        raise ConfigError(f"host {host!r} cannot be resolved: {exc}") from exc
+        raise AddressError(f"host {host!r} cannot be resolved: {exc}") from exc
     family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     try:
@@ -48,8 +56,8 @@ def bind_socket(host: str, port: int) -> socket.socket:
                 f"port {port} on {host} is in use{_holder(port)}; stop that process or choose another --port"
             ) from exc
         if exc.errno == errno.EACCES:
-            raise ConfigError(f"port {port} may not be used by this user; choose one above 1023") from exc
-        raise ConfigError(f"cannot listen on {host} port {port}: {exc.strerror}") from exc
+            raise AddressError(f"port {port} may not be used by this user; choose one above 1023") from exc
+        raise AddressError(f"cannot listen on {host} port {port}: {exc.strerror}") from exc
     return listener
 
 

@@ -104,10 +104,18 @@ class _Figures:
         )
         for stem, text, histogram in _HISTOGRAMS:
             yield self._histograms(stem, text, [((), histogram(latencies))])
+        yield self._model_info()
         yield from self._steps()
         yield from self._speculation()
         yield from self._refusals()
         yield from self._process()
+
+    def _model_info(self) -> Metric:
+        from prometheus_client.metrics_core import InfoMetricFamily
+
+        info = self._service.engine.info
+        labels = {"model_name": self._model, "version": info.model_version or "", "quantization": info.quantization}
+        return InfoMetricFamily("lpx:model", "The model that is served. Counters begin anew with another one.", labels)
 
     def _steps(self) -> Iterator[Metric]:
         from prometheus_client.metrics_core import InfoMetricFamily

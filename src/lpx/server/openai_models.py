@@ -19,6 +19,7 @@ def _card(service: Service) -> dict[str, Any]:
         "object": "model",
         "created": service.started_at,
         "owned_by": "lpx",
+        "version": info.model_version,
         "architecture": info.architecture,
         "max_model_len": info.max_model_len,
         "vocab_size": info.vocab_size,

@@ -5,6 +5,7 @@ Bodies are the schemas that requests are checked with; answers are described as 
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -20,9 +21,11 @@ from lpx.server.schemas import (
     DetokenizeRequest,
     EmbeddingRequest,
     GenerateRequest,
+    ReloadRequest,
     TokenizeRequest,
 )
 from lpx.server.schemas.anthropic import CountTokensRequest, MessagesRequest
+from lpx.server.schemas.batches import BatchRequest
 from lpx.server.schemas.responses import ResponsesRequest
 from lpx.server.streaming import json_response
 
@@ -47,8 +50,21 @@ def _nullable(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def _const(value: str) -> Schema:
+def _const(value: object) -> Schema:
     return {"const": value}
+
+
+def _page(of: str) -> Schema:
+    """A list that goes on behind its last one."""
+    return _object(
+        {
+            "object": _const("list"),
+            "data": _list({"$ref": f"#/components/schemas/{of}"}),
+            "first_id": _nullable(_STRING),
+            "last_id": _nullable(_STRING),
+            "has_more": {"type": "boolean"},
+        }
+    )
 
 
 _USAGE = _object(
@@ -141,12 +157,72 @@ _ANSWERS: dict[str, Schema] = {
             "usage": _object({"prompt_tokens": _COUNT, "total_tokens": _COUNT}),
         }
     ),
+    "File": _object(
+        {
+            "id": _STRING,
+            "object": _const("file"),
+            "bytes": _COUNT,
+            "created_at": _COUNT,
+            "expires_at": _nullable(_COUNT),
+            "filename": _STRING,
+            "purpose": {"enum": ["batch", "batch_output"]},
+            "status": _const("processed"),
+        }
+    ),
+    "Files": _page("File"),
+    "FileDeleted": _object({"id": _STRING, "object": _const("file"), "deleted": _const(True)}),
+    "Batch": _object(
+        {
+            "id": _STRING,
+            "object": _const("batch"),
+            "endpoint": _STRING,
+            "input_file_id": _STRING,
+            "completion_window": _STRING,
+            "status": {
+                "enum": [
+                    "validating",
+                    "failed",
+                    "in_progress",
+                    "finalizing",
+                    "completed",
+                    "expired",
+                    "cancelling",
+                    "cancelled",
+                ]
+            },
+            "created_at": _COUNT,
+            "expires_at": _COUNT,
+            "request_counts": _object({"total": _COUNT, "completed": _COUNT, "failed": _COUNT}),
+            "output_file_id": _nullable(_STRING),
+            "error_file_id": _nullable(_STRING),
+            "metadata": _nullable({"type": "object"}),
+        }
+    ),
+    "Batches": _page("Batch"),
     "Tokens": _object(
         {
             "count": _COUNT,
             "max_model_len": _COUNT,
             "tokens": _list({"anyOf": [_COUNT, _object({"id": _COUNT, "piece": {}})]}),
             "token_strs": _nullable(_list(_STRING)),
+        }
+    ),
+    "Reloaded": _object(
+        {
+            "changed": {"type": "boolean"},
+            "model": _STRING,
+            "version": _nullable(_STRING),
+            "previous": _object({"model": _STRING, "version": _nullable(_STRING)}),
+            "seconds": _NUMBER,
+        }
+    ),
+    "ReloadStatus": _object(
+        {
+            "state": _STRING,
+            "progress": _NUMBER,
+            "model": _nullable(_STRING),
+            "version": _nullable(_STRING),
+            "engines_ending": _COUNT,
         }
     ),
     "Text": _object({"prompt": _STRING, "content": _STRING}),
@@ -183,9 +259,20 @@ _OPERATIONS: tuple[tuple[str, str, type[BaseModel] | None, str, str, bool], ...]
     ("/v1/messages", "post", MessagesRequest, "Message", "Anthropic's Messages.", True),
     ("/v1/messages/count_tokens", "post", CountTokensRequest, "TokenCount", "Tokens of a message.", False),
     ("/v1/embeddings", "post", EmbeddingRequest, "Embeddings", "OpenAI's embeddings.", False),
+    ("/v1/files", "post", None, "File", "Keep a file of lines for a batch.", False),
+    ("/v1/files", "get", None, "Files", "The files that are kept.", False),
+    ("/v1/files/{id}", "get", None, "File", "One file.", False),
+    ("/v1/files/{id}", "delete", None, "FileDeleted", "Delete a file.", False),
+    ("/v1/files/{id}/content", "get", None, "Content", "What is in a file.", False),
+    ("/v1/batches", "post", BatchRequest, "Batch", "Answer every line of a file, when there is room.", False),
+    ("/v1/batches", "get", None, "Batches", "The batches, the newest first.", False),
+    ("/v1/batches/{id}", "get", None, "Batch", "One batch, and how far it is.", False),
+    ("/v1/batches/{id}/cancel", "post", None, "Batch", "End a batch with the results that it has.", False),
     ("/tokenize", "post", TokenizeRequest, "Tokens", "Token ids of a text or a conversation.", False),
     ("/detokenize", "post", DetokenizeRequest, "Text", "The text of token ids.", False),
     ("/tokenizer_info", "get", None, "TokenizerInfo", "Special tokens and chat template of the model.", False),
+    ("/admin/models/reload", "post", ReloadRequest, "Reloaded", "Serve another version of the model.", False),
+    ("/admin/models/reload", "get", None, "ReloadStatus", "What is served, and how far a reload is.", False),
 )
 _REFUSALS = {
     400: "A wrong value; the error names the field.",
@@ -223,6 +310,35 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "dimensions": (1, None),
 }
 _WITHOUT_BODY = (401, 403, 404, 414, 431, 500, 503)
+_UPLOAD: Schema = {
+    "multipart/form-data": {
+        "schema": _object(
+            {"purpose": _const("batch"), "file": {"type": "string", "contentMediaType": "application/octet-stream"}},
+            {
+                "expires_after[anchor]": _const("created_at"),
+                "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 30 * 24 * 3600},
+            },
+        )
+    }
+}
+_PAGING: tuple[tuple[str, Schema], ...] = (("after", _STRING), ("limit", {"type": "integer", "minimum": 1}))
+# Of an operation, beyond what all have: query parameters, a body that is no JSON, refusals.
+_QUERIES: dict[tuple[str, str], tuple[tuple[str, Schema], ...]] = {
+    ("/v1/files", "get"): (*_PAGING, ("order", {"enum": ["asc", "desc"]}), ("purpose", _STRING)),
+    ("/v1/batches", "get"): _PAGING,
+}
+_FORMS: dict[tuple[str, str], Schema] = {("/v1/files", "post"): _UPLOAD}
+_MORE_REFUSALS: dict[tuple[str, str], dict[int, str]] = {
+    ("/v1/files", "get"): {400: _REFUSALS[400]},
+    ("/v1/files", "post"): {507: "The disk is full."},
+    ("/v1/batches", "post"): {507: "The disk is full."},
+    ("/v1/files/{id}", "delete"): {400: "A batch reads the file."},
+    ("/v1/batches", "get"): {400: _REFUSALS[400]},
+    ("/v1/batches/{id}/cancel", "post"): {409: "The batch has ended.", 429: _REFUSALS[429]},
+}
+
+
+_SEVERAL_METHODS = ("/v1/files", "/v1/files/{id}", "/v1/batches")
 
 
 def _reference(name: str) -> Schema:
@@ -233,20 +349,40 @@ def _json(schema: Schema) -> Schema:
     return {"application/json": {"schema": schema}}
 
 
-def _operation(path: str, body: type[BaseModel] | None, answer: str, summary: str, streamed: bool) -> Schema:
-    content = _json(_reference(answer))
+def _operation(
+    path: str, method: str, body: type[BaseModel] | None, answer: str, summary: str, streamed: bool
+) -> Schema:
+    form = _FORMS.get((path, method))
+    content = {"application/octet-stream": {}} if answer == "Content" else _json(_reference(answer))
     if streamed:
         content["text/event-stream"] = {}
     responses: Schema = {"200": {"description": "The answer.", "content": content}}
     error = "AnthropicError" if path.startswith("/v1/messages") else "Error"
     for status, text in _REFUSALS.items():
-        if body is not None or status in _WITHOUT_BODY:
+        if body is not None or form is not None or status in _WITHOUT_BODY:
             responses[str(status)] = {"description": text, "content": _json(_reference(error))}
+    if path.startswith("/admin/"):
+        text = "Memory has no room for both models, a reload is under way, or none is possible."
+        responses["409"] = {"description": text, "content": _json(_reference(error))}
     if path.startswith("/health"):
         responses["503"] = {"description": "Requests are not taken.", "content": _json(_reference("Health"))}
-    operation: Schema = {"summary": summary, "operationId": path.strip("/").replace("/", "_"), "responses": responses}
-    if "{name}" in path:
-        operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": _STRING}]
+    for status, text in _MORE_REFUSALS.get((path, method), {}).items():
+        responses[str(status)] = {"description": text, "content": _json(_reference(error))}
+    name = re.sub(r"\W+", "_", path.strip("/")).strip("_")
+    if path in _SEVERAL_METHODS:
+        name = f"{method}_{name}"
+    operation: Schema = {"summary": summary, "operationId": name, "responses": responses}
+    parameters = [
+        {"name": each, "in": "path", "required": True, "schema": _STRING} for each in re.findall(r"{(\w+)}", path)
+    ]
+    parameters += [
+        {"name": each, "in": "query", "required": False, "schema": schema}
+        for each, schema in _QUERIES.get((path, method), ())
+    ]
+    if parameters:
+        operation["parameters"] = parameters
+    if form is not None:
+        operation["requestBody"] = {"required": True, "content": form}
     if body is not None:
         operation["requestBody"] = {"required": True, "content": _json(_reference(body.__name__))}
     return operation
@@ -272,7 +408,7 @@ def openapi_document() -> Schema:
             schemas |= schema.pop("$defs", {})
             _add_ranges(schema)
             schemas[body.__name__] = schema
-        paths.setdefault(path, {})[method] = _operation(path, body, answer, summary, streamed)
+        paths.setdefault(path, {})[method] = _operation(path, method, body, answer, summary, streamed)
     return {
         "openapi": "3.1.0",
         "info": {"title": "LPX", "version": __version__, "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},

@@ -15,25 +15,34 @@ import signal
 import socket
 import ssl
 import sys
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lpx.errors import ConfigError, LpxError
+from lpx.errors import ConfigError, LpxError, error_line
 from lpx.server.listen import bind_socket, is_loopback
 from lpx.server.log_format import set_up_logging
 from lpx.server.settings import ServerSettings, Tls
 
 if TYPE_CHECKING:
-    from lpx.engine.async_engine import AsyncEngine
     from lpx.options import EngineOptions
     from lpx.server.http_protocol import QuietServer
-    from lpx.server.service import Progress, Service
+    from lpx.server.service import Service
 
 logger = logging.getLogger("lpx.server")
 
 _CLEANUP_S = 5.0  # after the grace period, for aborted requests to tell their clients
 _OTHER_FILES = 100  # open beside connections: the model, logs, libraries
+
+
+class ExposedError(ConfigError):
+    """Others can reach the address, and nothing asks them for a key."""
+
+    help_code = "LPX-E042"
+
+
+class TlsError(ConfigError):
+    """The certificate, its key or the authorities cannot be used."""
+
+    help_code = "LPX-E048"
 
 
 def serve(
@@ -61,7 +70,7 @@ def serve(
         finally:
             listener.close()
     except LpxError as exc:
-        print(f"error: {exc}", file=sys.stderr)
+        print(error_line(exc, exc.help_code), file=sys.stderr)
         return exc.exit_code
 
 
@@ -70,7 +79,7 @@ def _check_reach(listener: socket.socket, host: str, settings: ServerSettings, i
     if has_keys or is_loopback(listener):
         return
     if not insecure_no_auth:
-        raise ConfigError(
+        raise ExposedError(
             f"host {host} can be reached by other machines, and no API key is set: set one with --api-key-file or "
             "LPX_API_KEY, keep 127.0.0.1, or add --insecure-no-auth if the network is trusted"
         )
@@ -89,7 +98,7 @@ def _allow_connections(most: int) -> None:
 
 
 def _tls_options(tls: Tls) -> dict[str, Any]:
-    """uvicorn's, tried before the model is loaded; raises `ConfigError`."""
+    """uvicorn's, tried before the model is loaded; raises `TlsError`."""
     if tls.certfile is None:
         return {}
     from uvicorn.config import create_ssl_context
@@ -99,7 +108,7 @@ def _tls_options(tls: Tls) -> dict[str, Any]:
         create_ssl_context(tls.certfile, tls.keyfile, None, ssl.PROTOCOL_TLS_SERVER, tls.cert_reqs, tls.ca_certs, None)
     except (OSError, ssl.SSLError) as exc:
         named = ", ".join(file for file in files if file)
-        raise ConfigError(f"the TLS files {named} cannot be used: {exc}") from None
+        raise TlsError(f"the TLS files {named} cannot be used: {exc}") from None
     return {
         "ssl_certfile": tls.certfile,
         "ssl_keyfile": tls.keyfile,
@@ -113,9 +122,10 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
 
     from lpx.server.app import create_app
     from lpx.server.http_protocol import QuietServer, bounded_protocol, run_on_new_loop
+    from lpx.server.model_loader import ModelLoader
 
     tls = _tls_options(settings.tls)
-    app = create_app(_loader(options), settings)
+    app = create_app(ModelLoader(options), settings)
     config = uvicorn.Config(
         app,
         http=bounded_protocol(settings),
@@ -137,10 +147,11 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
 
     async def run() -> int:
         loop = asyncio.get_running_loop()
+        # A hangup of the terminal ends the server; one that no terminal sends is a wish to reload.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, _stop, server, service, number)
-        if service.keys.can_reload:
-            loop.add_signal_handler(signal.SIGHUP, service.reload_keys)
+        if service.keys.can_reload or not _has_terminal():
+            loop.add_signal_handler(signal.SIGHUP, _reload, service)
         watch = asyncio.create_task(_watch_loading(server, service, app, listener))
         try:
             await server.serve(sockets=[listener])
@@ -160,28 +171,19 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
     return code
 
 
-def _loader(options: EngineOptions) -> Any:
-    def load(progress: Progress) -> AsyncEngine:
-        from lpx.engine.async_engine import AsyncEngine
-        from lpx.engine.engine import Engine
+def _has_terminal() -> bool:
+    """Whether a terminal controls this process."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
-        begin = time.perf_counter()
-        last = 0
 
-        def note(done: int, total: int) -> None:
-            nonlocal last
-            progress(done, total)
-            percent = 100 * done // total if total else 0
-            if percent >= last + 10 and percent < 100:
-                last = percent
-                name = Path(options.model).name
-                logger.info("loading %s: %d %% (%.0f of %.0f MB)", name, percent, done / 1e6, total / 1e6)
-
-        engine = AsyncEngine.start(Engine.load(options, note))
-        logger.info("loaded %s in %.2f s", engine.info.model, time.perf_counter() - begin)
-        return engine
-
-    return load
+def _reload(service: Service) -> None:
+    """SIGHUP: the key file, and the model if its name means another version by now."""
+    service.reload_keys()
+    service.reload_model()
 
 
 async def _watch_loading(server: QuietServer, service: Service, app: Any, listener: socket.socket) -> None:
@@ -232,8 +234,8 @@ def _stop(server: QuietServer, service: Service, number: int) -> None:
 
 def _report(error: Exception) -> int:
     if isinstance(error, LpxError):
-        print(f"error: {error}", file=sys.stderr)
+        print(error_line(error, error.help_code), file=sys.stderr)
         return error.exit_code or 1
     logger.error("the model could not be loaded", exc_info=error)
-    print(f"error: the model could not be loaded: {type(error).__name__}: {error}", file=sys.stderr)
+    print(error_line(f"the model could not be loaded: {type(error).__name__}: {error}"), file=sys.stderr)
     return 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from lpx.batch.store import StoreLimits
 from lpx.errors import ConfigError
 
 
@@ -97,12 +98,16 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()  # Host names accepted besides loopback names and IP literals
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     api_key_file: Path | None = None
+    admin_api_keys: tuple[str, ...] = field(default=(), repr=False)  # of those who may change what is served
     limits: Limits = field(default_factory=Limits)  # of all clients together, and of each request
     cors: Cors = field(default_factory=Cors)
     tls: Tls = field(default_factory=Tls)
     log_format: str = "text"  # or "json"
     request_timings: bool = True  # `timings` in answers, unless a request says otherwise
     log_requests_to: Path | None = None  # a folder for the texts of requests and answers
+    data_dir: Path | None = None  # for files and batches; without it there are none
+    batch_max_inflight: int = 16  # requests of batches at once
+    store_limits: StoreLimits = field(default_factory=StoreLimits)  # of files and batches
     max_body_bytes: int = 8 * 1024 * 1024
     max_json_depth: int = 64
     max_prompts: int = 1024  # prompts of one request

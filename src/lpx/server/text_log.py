@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lpx.errors import ConfigError
+from lpx.private_folder import make_private_folder
 
 logger = logging.getLogger("lpx.server")
 
@@ -79,7 +79,7 @@ class TextLog:
         self._max_file_bytes = max_file_bytes
         self._failing = False
         self._queue: queue.Queue[tuple[str, Callable[[], dict[str, Any]]] | None] = queue.Queue(max_queued)
-        _make_private(folder)
+        make_private_folder(folder, "folder for requests")
         self._thread = threading.Thread(target=self._run, name="lpx-text-log", daemon=True)
         self._thread.start()
 
@@ -149,18 +149,3 @@ def _rotate(path: Path) -> None:
         newer = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
         if newer.exists():
             newer.replace(older)
-
-
-def _make_private(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as exc:
-        raise ConfigError(f"the folder for requests {folder} cannot be made: {exc.strerror}") from None
-    if status.st_mode & 0o077:
-        raise ConfigError(
-            f"others on this machine may read the folder {folder}, and texts of users would go there: "
-            f"chmod 700 {folder}, or name another one"
-        )
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"nothing can be written to the folder {folder}")

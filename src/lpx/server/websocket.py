@@ -18,6 +18,7 @@ from lpx.engine.outputs import RequestDelta
 from lpx.errors import InvalidRequestError, LpxError
 from lpx.server.answer_blocks import Blocks, BlockStart, BlockText, read, rest
 from lpx.server.chat_turn import ChatTurn, start_turn
+from lpx.server.engines import one_use
 from lpx.server.errors import HttpError, describe
 from lpx.server.generate import start_generate
 from lpx.server.generation import Generation
@@ -113,15 +114,17 @@ class _Connection:
     async def _generate(self, name: str, body: dict[str, Any]) -> None:
         generation: Generation | None = None
         try:
-            self._service.check_ready()
-            if "messages" in body:
-                turn = await self._start_chat(body)
-                generation = turn.generation
-                await self._answer(name, turn.call, generation, turn)
-            else:
-                wanted = GenerateRequest.parse({**body, "stream": True})
-                call, generation = await start_generate(self._socket, self._service, wanted)
-                await self._answer(name, call, generation, None, wanted.wanted_logprobs)
+            with one_use() as use:
+                await self._service.enter(use)
+                self._service.check_ready()
+                if "messages" in body:
+                    turn = await self._start_chat(body)
+                    generation = turn.generation
+                    await self._answer(name, turn.call, generation, turn)
+                else:
+                    wanted = GenerateRequest.parse({**body, "stream": True})
+                    call, generation = await start_generate(self._socket, self._service, wanted)
+                    await self._answer(name, call, generation, None, wanted.wanted_logprobs)
         except WebSocketDisconnect:
             pass
         except asyncio.CancelledError:

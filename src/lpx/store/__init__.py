@@ -1,19 +1,20 @@
-"""The model store: where models lie on disk, which ones can be fetched by name, and how they get there.
+"""The model store: where models lie on disk, which ones can be fetched, how they get there, and which version is used.
 
-`catalog` knows what can be fetched, `folder` reads what is there, `fetch` brings one into the other.
+`sources` know where models come from, `fetch` brings one into the folder, `folder` reads what is there, `versions`
+changes which is current and takes others out, `verify` says whether all is still what it was.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lpx.model.models_dir import models_dir
 from lpx.store.catalog import CATALOG, DEFAULT_MODEL, CatalogEntry, catalog_entry
-from lpx.store.folder import StoredModel, find_stored, list_models
+from lpx.store.folder import StoredModel, find_stored, list_models, list_versions
 
 if TYPE_CHECKING:
-    from lpx.store.fetch import PullProgress
+    from lpx.store.locks import Progress
 
 __all__ = [
     "CATALOG",
@@ -23,13 +24,20 @@ __all__ = [
     "catalog_entry",
     "find_stored",
     "list_models",
+    "list_versions",
     "models_dir",
     "pull",
+    "pull_version",
 ]
 
 
-def pull(name: str, folder: Path, progress: PullProgress | None = None) -> Path:
-    """Return the path of model `name` in `folder`, fetching it if it is not there; see `lpx.store.fetch`."""
+def pull(reference: str, folder: Path, progress: Progress | None = None, **options: Any) -> Path:
+    """The path of the model that `reference` names in `folder`, fetched if it is not there; see `lpx.store.fetch`."""
+    return pull_version(reference, folder, progress, **options).path
+
+
+def pull_version(reference: str, folder: Path, progress: Progress | None = None, **options: Any) -> StoredModel:
+    """As `pull`, and returns the version."""
     from lpx.store.fetch import fetch  # subprocess, zipfile and the like: not at every start
 
-    return fetch(name, folder, progress)
+    return fetch(reference, folder, progress, **options)

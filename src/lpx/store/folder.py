@@ -1,75 +1,205 @@
-"""What the model folder holds.
+"""What the model folder holds: models, and the versions of each.
 
-Layout: `<models_dir>/<name>/<file>` with a `manifest.json` beside the file for what was pulled; a `.gguf` put there by
-hand and a Hugging Face folder count as models too. Names that begin with a dot are the store's own (locks and
-unfinished pulls).
+Layout: `<models_dir>/<name>/<version>/` with a `manifest.json` for what the store brought; a `.gguf` put there by
+hand, a folder with one and a Hugging Face folder are models too, whose version is called `original` (see
+`lpx.model.models_dir`). Names that begin with a dot are the store's own: locks and unfinished pulls.
 """
 
 from __future__ import annotations
 
 import glob
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from lpx.errors import LpxError, ModelNotFoundError
 from lpx.model.gguf_shards import is_later_shard
-from lpx.model.models_dir import read_manifest
+from lpx.model.models_dir import (
+    ORIGINAL,
+    current_and_earlier,
+    has_original,
+    read_manifest,
+    split_version,
+    stored_versions,
+    version_path,
+)
+from lpx.store import manifest
+from lpx.store.names import shown
 
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """One model in the folder; what no manifest tells is None."""
+    """One version of a model in the folder; what no manifest tells is None."""
 
     name: str
-    path: Path  # the `.gguf`, or the Hugging Face folder
+    path: Path  # the `.gguf`, or the Hugging Face folder: what is opened, and what is locked while it is in use
     format: str  # "gguf" or "safetensors"
     file_bytes: int
     licence: str | None = None
     source: str | None = None
     sha256: str | None = None
     created: str | None = None  # ISO 8601, UTC
+    version: str = ORIGINAL
+    current: bool = True
+    revision: str | None = None
+    tokenizer_sha256: str | None = None
+    derived_from: str | None = None
+    measured: tuple[Mapping[str, Any], ...] = ()  # speeds, latest first
+
+    @property
+    def spelled(self) -> str:
+        """`NAME@VERSION`."""
+        return f"{self.name}@{self.version}"
 
 
 def list_models(folder: Path) -> list[StoredModel]:
-    """Every model in `folder`, by name; an absent folder holds none. Links that lead out of it are left out."""
+    """The current version of every model in `folder`, by name; an absent folder holds none.
+
+    Of a model without a current version the latest is listed, as not current. Links that lead out are left out.
+    """
+    found = []
+    for name, entry in _entries(folder):
+        found += _models_in(name, entry)
+    return found
+
+
+def list_versions(folder: Path, name: str) -> list[StoredModel]:
+    """Every version of model `name`, latest first. Raises ModelNotFoundError, where there is no such model."""
+    for each, entry in _entries(folder):
+        if each == name or name.startswith(f"{each}/"):
+            models = _versions_in(each, entry) if each == name else _models_in(each, entry)
+            found = [model for model in models if model.name == name]
+            if found:
+                return sorted(found, key=lambda model: (model.created or "", model.version), reverse=True)
+    raise ModelNotFoundError(f"no model called {shown(name)} in {folder}; `lpx models list` shows what is there")
+
+
+def version_counts(folder: Path) -> dict[str, int]:
+    """How many versions each model has."""
+    return {name: len(_versions_in(name, entry)) for name, entry in _entries(folder)}
+
+
+def find_stored(name: str, folder: Path) -> StoredModel | None:
+    """The model called `NAME`, or `NAME@VERSION`, in `folder`, or None. Only entries of the folder are looked at."""
+    plain, version = split_version(name)
+    models = list_models(folder)
+    exact = next((model for model in models if model.name == name), None)
+    if exact is not None or version is None:
+        return exact
+    try:
+        return find_version(plain, version, folder)
+    except ModelNotFoundError:
+        return None
+
+
+def find_version(name: str, version: str, folder: Path) -> StoredModel:
+    """That version; its beginning will do. Raises ModelNotFoundError, which lists the versions there are."""
+    versions = list_versions(folder, name)
+    matches = [model for model in versions if model.version == version] or [
+        model for model in versions if len(version) >= 4 and model.version.startswith(version)
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    listed = ", ".join(model.version for model in versions)
+    raise ModelNotFoundError(
+        f"{name} has {'more than one' if matches else 'no'} version {shown(version)}; there are: {listed}"
+    )
+
+
+def _entries(folder: Path) -> list[tuple[str, Path]]:
+    """(name, the model's folder) of all there may be; the folder need not exist, when the model is a file beside it."""
     try:
         entries = sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
     root = folder.resolve()
-    found: list[StoredModel] = []
+    found: dict[str, Path] = {}
     for entry in entries:
         if entry.name.startswith(".") or not entry.resolve().is_relative_to(root):
             continue
         if entry.is_dir():
-            found += _models_in(entry)
+            found[entry.name] = entry
         elif _is_model_file(entry):
-            found.append(StoredModel(entry.stem, entry, "gguf", _gguf_bytes(entry)))
-    return found
+            found.setdefault(entry.stem, entry.with_suffix(""))
+    return sorted(found.items())
 
 
-def find_stored(name: str, folder: Path) -> StoredModel | None:
-    """The model called `name` in `folder`, or None. Nothing is read but the folder's own entries."""
-    return next((model for model in list_models(folder) if model.name == name), None)
+def _models_in(name: str, directory: Path) -> list[StoredModel]:
+    """The model in a folder: its current version, and .gguf files beside that as models of their own."""
+    versions = _versions_in(name, directory)
+    chosen = [model for model in versions if model.current]
+    if not chosen and versions:
+        chosen = [max(versions, key=lambda model: (model.created or "", model.version))]
+    others = [model for model in _originals(name, directory) if model.name != name]
+    return chosen + others
 
 
-def _models_in(directory: Path) -> list[StoredModel]:
+def _versions_in(name: str, directory: Path) -> list[StoredModel]:
+    current = next(iter(current_and_earlier(directory)), None)
+    found = [model for model in _originals(name, directory) if model.name == name]
+    for version in stored_versions(directory):
+        model = _described(name, directory / version)
+        if model is not None:
+            found.append(model)
+    # A single model is current by what it is, whatever has become of the file that says so.
+    return [_with_current(model, model.version == current) for model in found]
+
+
+def _with_current(model: StoredModel, current: bool) -> StoredModel:
+    return model if model.current == current else replace(model, current=current)
+
+
+def _described(name: str, version: Path) -> StoredModel | None:
+    """The version in a folder, by its manifest; None where its file is gone."""
+    try:
+        known = manifest.read(version)
+    except LpxError:
+        return None
+    path = version / known.file if known.file else version
+    if not path.exists():
+        return None
+    return StoredModel(
+        name=name,
+        path=path,
+        format=known.format,
+        file_bytes=sum(record.bytes for record in known.files),
+        licence=known.licence,
+        source=known.source,
+        sha256=known.files[0].sha256 if len(known.files) == 1 else None,
+        created=known.created,
+        version=known.version,
+        revision=known.revision,
+        tokenizer_sha256=known.tokenizer_sha256,
+        derived_from=known.derived_from,
+        measured=known.measured,
+    )
+
+
+def _originals(name: str, directory: Path) -> list[StoredModel]:
+    """What lies in the model's folder itself, or beside it."""
+    if not has_original(directory):
+        return []
     files = sorted(file for file in directory.glob("*.gguf") if _is_model_file(file))
     if files:
-        manifest = read_manifest(directory)
-        described = manifest.pop("file", None)
+        described = read_manifest(directory)
+        first = described.pop("file", None)
         return [
             StoredModel(
-                name=directory.name if len(files) == 1 or file.name == described else f"{directory.name}/{file.name}",
+                name=name if len(files) == 1 or file.name == first else f"{name}/{file.name}",
                 path=file,
                 format="gguf",
                 file_bytes=_gguf_bytes(file),
-                **(manifest if described == file.name else {}),
+                **(described if first == file.name else {}),  # type: ignore[arg-type]
             )
             for file in files
         ]
     weights = list(directory.glob("*.safetensors"))
     if weights and (directory / "config.json").exists():
-        return [StoredModel(directory.name, directory, "safetensors", sum(file.stat().st_size for file in weights))]
+        return [StoredModel(name, directory, "safetensors", sum(file.stat().st_size for file in weights))]
+    path = version_path(directory, ORIGINAL)
+    if path.is_file() and _is_model_file(path):
+        return [StoredModel(name, path, "gguf", _gguf_bytes(path))]
     return []
 
 

@@ -6,10 +6,10 @@ A piece of work takes time for the memory it reads and time for what it computes
     time = own * (share * read0 / read + (1 - share) * multiply0 / multiply)
 
 where `own` is its time in some weather 0, and `share` the part of it that is spent on memory. What is asked for is the
-ratio of the two `own`. The share is not known exactly: every value from 0 to 1 is tried, and has the weight that follows
-from how well it explains the changes from session to session, and from what is usual for the kind of work. Where the
-weather was the same in both sets the share does not matter; where it was not, what is unknown about the share makes the
-interval wider.
+ratio of the two `own`. The share is not known exactly: every value from 0 to 1 is tried, and has the weight that
+follows from how well it explains the changes from session to session, and from what is usual for the kind of work.
+Where the weather was the same in both sets the share does not matter; where it was not, what is unknown about the share
+makes the interval wider.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from lpx.bench.gate.pieces import Piece, by_session, pieces_with
@@ -24,12 +25,16 @@ from lpx.bench.statistics import Centre, Interval, centre, degrees_of_difference
 from lpx.bench.weather import Look
 
 # What is usual: (share, how sure). One stream decodes at the speed of the memory, prompts at that of the multipliers.
-USUAL_SHARES = {"decode": (0.8, 0.2), "batch": (0.5, 0.3), "prefill": (0.15, 0.15), "mixed": (0.5, 0.3)}
+USUAL_SHARES = {"decode": (0.82, 0.12), "batch": (0.5, 0.3), "prefill": (0.15, 0.15), "mixed": (0.5, 0.3)}
 
-_SHARES = tuple(step / 40 for step in range(41))
-# Sessions never agree better than this, a looking glass has an error of its own: without it, few sessions that agree by
-# chance would make a share certain.
-_LEAST_SPREAD = 0.003
+# Of sessions, at both ends. They are few, and each is the median of many pieces already.
+TRIM = 0.1
+_SHARES = tuple(step / 25 for step in range(26))
+_LEAST_SPREAD = 0.003  # sessions never agree better than this, even if few of them seem to
+_SPREADS = (0.003, 0.005, 0.008, 0.013, 0.02, 0.035, 0.06)  # that sessions may have of their own
+_PLACE_SPREAD = 0.005  # of reading, with where the memory lies
+_MOST_JUMP = 0.2  # of log read between neighbouring looks
+_TAILS = 5  # degrees of freedom of the noise of sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ def compare_pieces(
     reference = _weather([*before, *after]) if known else None
     shares = _SHARES if known else (0.0,)
     found = [_with_share(before, after, figure, share, reference) for share in shares]
-    weights = _weights(found, shares, usual_share) if known else [1.0]
+    weights = _weights(found, shares, usual_share, [*before, *after]) if known else [1.0]
 
     shift = sum(weight * each.shift for weight, each in zip(weights, found, strict=True))
     variance = sum(
@@ -81,27 +86,24 @@ def compare_pieces(
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
-    """What one share makes of the rounds: the shift of log time, and what it leaves unexplained."""
+    """What one share makes of the pieces: the shift of log time, and what it leaves unexplained."""
 
     shift: float
     error: float
     degrees: float
-    squares: float  # of sessions around the middle of their set
-    sessions: int
+    rest: tuple[float, ...]  # of sessions: what is left of log time around the middle of their set
 
 
 def _with_share(
     before: Sequence[Piece], after: Sequence[Piece], figure: str, share: float, reference: Look | None
 ) -> _Explained:
     earlier, later = (_session_values(pieces, figure, share, reference) for pieces in (before, after))
-    a, b = centre(earlier), centre(later)
-    squares = _squares(earlier, a) + _squares(later, b)
+    a, b = centre(earlier, TRIM), centre(later, TRIM)
     return _Explained(
         shift=b.mean - a.mean,
         error=math.hypot(_at_least(a, len(earlier)), _at_least(b, len(later))),
         degrees=degrees_of_difference(a, b),
-        squares=squares,
-        sessions=len(earlier) + len(later),
+        rest=(*(value - a.mean for value in earlier), *(value - b.mean for value in later)),
     )
 
 
@@ -120,30 +122,62 @@ def _session_values(pieces: Sequence[Piece], figure: str, share: float, referenc
     return [median(own_time(each) for each in session) for session in by_session(pieces).values()]
 
 
-def _squares(values: list[float], around: Centre) -> float:
-    """The sum of squares, of which the largest cannot make up more than its place among the sessions."""
-    middle = around.mean
-    ordered = sorted((value - middle) ** 2 for value in values)
-    cut = len(ordered) // 5
-    kept = ordered[: len(ordered) - cut]
-    return sum(kept) + cut * kept[-1]
-
-
 def _at_least(found: Centre, sessions: int) -> float:
     return max(found.error, _LEAST_SPREAD / math.sqrt(sessions))
 
 
-def _weights(found: list[_Explained], shares: Sequence[float], usual: tuple[float, float]) -> list[float]:
-    """The posterior of each share: its likelihood under normal noise of unknown size, times what is usual."""
+def _weights(
+    found: list[_Explained], shares: Sequence[float], usual: tuple[float, float], pieces: Sequence[Piece]
+) -> list[float]:
+    """The posterior of each share: how likely the sessions are with it, times what is usual.
+
+    The looks have an error, too, which grows into what a large share leaves unexplained. Without counting that, small
+    shares would always seem the better ones.
+    """
+    read, multiply = _look_errors(pieces)
     logs = []
     for each, share in zip(found, shares, strict=True):
-        free = max(each.sessions - 2, 0)
-        unexplained = each.squares + each.sessions * _LEAST_SPREAD**2
-        logs.append(-free / 2 * math.log(unexplained) - ((share - usual[0]) / usual[1]) ** 2 / 2)
+        of_looks = (share * read) ** 2 + ((1 - share) * multiply) ** 2
+        likely = [_log_likelihood(each.rest, own * own + of_looks) for own in _SPREADS]
+        most = max(likely)
+        marginal = most + math.log(sum(math.exp(value - most) for value in likely))
+        logs.append(marginal - ((share - usual[0]) / usual[1]) ** 2 / 2)
     most = max(logs)
     weights = [math.exp(value - most) for value in logs]
     total = sum(weights)
     return [weight / total for weight in weights]
+
+
+def _log_likelihood(rest: Sequence[float], variance: float) -> float:
+    """Of what is unexplained, under Student's t, for which a session that went wrong is no surprise."""
+    tails = (_TAILS + 1) / 2
+    return -sum(math.log(variance) / 2 + tails * math.log1p(value * value / (_TAILS * variance)) for value in rest)
+
+
+def _look_errors(pieces: Sequence[Piece]) -> tuple[float, float]:
+    """Standard errors of what a session's looks say about log read and log multiply.
+
+    From the differences of neighbouring looks, which follow each other so closely that the weather hardly changes
+    between; and from where the memory that is read lies, which is another place in each session.
+    """
+    squares, counts, sessions = [0.0, 0.0], [0, 0], by_session(pieces).values()
+    for session in sessions:
+        looks = [piece.weather for piece in session if piece.weather is not None]
+        for before, after in pairwise(looks):
+            for at, ratio in enumerate(
+                (
+                    after.read_bytes_per_second / before.read_bytes_per_second,
+                    after.multiply_adds_per_second / before.multiply_adds_per_second,
+                )
+            ):
+                # Bounded, so that a burst in one look does not make all of them look worthless.
+                squares[at] += min(math.log(ratio) ** 2, _MOST_JUMP**2)
+                counts[at] += 1
+    in_a_session = len(pieces) / max(len(sessions), 1)
+    read, multiply = (
+        total / (2 * count) / in_a_session if count else 0.0 for total, count in zip(squares, counts, strict=True)
+    )
+    return math.sqrt(read + _PLACE_SPREAD**2), math.sqrt(multiply)
 
 
 def _weather(pieces: Sequence[Piece]) -> Look | None:

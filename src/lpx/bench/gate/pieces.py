@@ -6,9 +6,10 @@ where its memory lies, shows as spread between sessions instead of hiding in all
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, stdev
 
 from lpx.bench.gate.conditions import is_speed
 from lpx.bench.weather import Look
@@ -108,9 +109,17 @@ def pieces_of(samples: Mapping[str, Sequence[float]]) -> list[Piece]:
         figures = {name: values for name, values in samples.items() if name not in about and phase_of(name) == phase}
         columns = [others, *(given for given in (reads, multiplies) if given is not None), *figures.values()]
         if any(len(values) != len(sessions) for values in columns):
-            raise ConfigError("these samples are no pieces of a workload: there are more of some figures than of others")
+            raise ConfigError("these samples are no pieces of work: there are more of some figures than of others")
         for at, session in enumerate(sessions):
             weather = None if reads is None or multiplies is None else Look(reads[at], multiplies[at])
             own = {name: values[at] for name, values in figures.items()}
             pieces.append(Piece(phase, int(session), own, weather, others[at]))
     return pieces
+
+
+def spread_between_sessions(pieces: Iterable[Piece], figure: str) -> float | None:
+    """How much a figure varies from session to session as it was measured, as a share of it; None of few sessions."""
+    sessions = by_session(pieces_with(pieces, figure)).values()
+    if len(sessions) < 2:
+        return None
+    return stdev(math.log(median(piece.figures[figure] for piece in session)) for session in sessions)

@@ -71,7 +71,8 @@ def run_trial(
 ) -> Trial[Sample]:
     """Sessions, numbered from 0, until all conditions are decided or `seconds` have passed.
 
-    `compare` judges all samples so far, with a confidence; None: they are too few. `progress` gets sessions so far and the decisions.
+    `compare` judges all samples so far, with a confidence; None: they are too few. `progress` gets the sessions so far
+    and the decisions.
     """
     started = clock()
     samples: list[Sample] = []

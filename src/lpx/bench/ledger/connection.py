@@ -101,6 +101,7 @@ def _explain(path: Path, error: sqlite3.Error) -> str:
 def _why_not_open(path: Path) -> str:
     if path.is_dir():
         return os.strerror(errno.EISDIR)
-    if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK):
+    effective = os.access in os.supports_effective_ids
+    if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK, effective_ids=effective):
         return os.strerror(errno.EACCES)
     return "the file system does not let it be made or locked"

@@ -9,6 +9,7 @@ class LedgerError(LpxError):
     """The ledger cannot be read or written; the message names the file, the reason and the way out."""
 
     exit_code = 3  # apart from 1 and 2, so that scripts can tell it from a measurement that failed
+    help_code = "LPX-E090"
 
 
 class UnknownRunError(LedgerError):

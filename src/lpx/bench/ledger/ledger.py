@@ -9,12 +9,12 @@ from lpx.bench.ledger import model_hashes, rows
 from lpx.bench.ledger.connection import reading, writing
 from lpx.bench.ledger.errors import LedgerError, UnknownRunError
 from lpx.bench.ledger.location import default_ledger_path
+from lpx.bench.ledger.names import checked_name
 from lpx.bench.ledger.run import Run, RunFilter
 from lpx.bench.measurement import Measurement
 from lpx.doctor.environment import Environment, read_environment
 
 _BUSY_SECONDS = 30.0
-_LONGEST_NAME = 100
 
 
 class Ledger:
@@ -43,7 +43,7 @@ class Ledger:
         Returns when the run is on the disk. Raises TypeError when settings hold something that is no JSON value.
         """
         environment = environment or read_environment()
-        checked = [_name("tag", tag) for tag in tags]
+        checked = [checked_name("tag", tag) for tag in tags]
         with writing(self.path, self._busy_seconds) as db:
             run_id = rows.insert_run(db, measurement, rows.insert_environment(db, environment), note)
             db.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(run_id, tag) for tag in checked])
@@ -100,7 +100,8 @@ class Ledger:
     ) -> None:
         """Set the note of a run, unless it is None, and add and drop tags. Raises UnknownRunError."""
         self._check_id(run_id)
-        added = [_name("tag", tag) for tag in add]
+        added = [checked_name("tag", tag) for tag in add]
+        note = rows.storable(note)
         with writing(self.path, self._busy_seconds) as db:
             if db.execute("UPDATE runs SET note = coalesce(?, note) WHERE id = ?", (note, run_id)).rowcount == 0:
                 raise self._unknown(run_id)
@@ -110,7 +111,7 @@ class Ledger:
     def set_baseline(self, name: str, run_id: int) -> None:
         """Let `name` mean that run from now on. Raises UnknownRunError."""
         self._check_id(run_id)
-        name = _name("baseline", name)
+        name = checked_name("baseline", name)
         with writing(self.path, self._busy_seconds) as db:
             if db.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchone() is None:
                 raise self._unknown(run_id)
@@ -143,11 +144,12 @@ class Ledger:
         """The hash of a model, computed only when its files changed since the ledger last saw them.
 
         Of a GGUF file it is the file's; of a folder or a split model that of the names and hashes of its files.
-        `progress` is told bytes done and in all. Raises OSError when a file cannot be read.
+        `progress` is told bytes done and in all. Raises OSError when a file cannot be read, and ModelNotFoundError.
         """
+        states = model_hashes.file_states(model)
         with reading(self.path, self._busy_seconds) as db:
-            known = {} if db is None else model_hashes.known_hashes(db, model)
-        digest, computed = model_hashes.hash_model(model, known, progress)
+            known = {} if db is None else model_hashes.known_hashes(db, states.values())
+        digest, computed = model_hashes.hash_model(model, states, known, progress)
         if computed:
             with writing(self.path, self._busy_seconds) as db:
                 model_hashes.remember(db, computed)
@@ -159,11 +161,3 @@ class Ledger:
 
     def _unknown(self, run_id: int) -> UnknownRunError:
         return UnknownRunError(f"the ledger {self.path} holds no run {run_id}; `lpx bench history` lists them")
-
-
-def _name(what: str, text: str) -> str:
-    """Names are shown in tables and typed in shells."""
-    name = text.strip()
-    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
-        raise LedgerError(f"a {what} is 1 to {_LONGEST_NAME} printable characters, not {text!r}")
-    return name

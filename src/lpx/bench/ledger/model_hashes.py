@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,10 +44,18 @@ def model_files(model: Path) -> list[Path]:
     return all_shards(model)
 
 
-def known_hashes(db: sqlite3.Connection, model: Path) -> dict[FileState, str]:
-    """What the ledger remembers of the files of a model, as they are now."""
+def file_states(model: Path) -> dict[Path, FileState]:
+    """The files of a model as they are now. Raises OSError, and ModelNotFoundError for a folder without any."""
+    states = {file: FileState.of(file) for file in model_files(model)}
+    if not states:
+        raise ModelNotFoundError(f"{model}: there is nothing of a model in this folder")
+    return states
+
+
+def known_hashes(db: sqlite3.Connection, states: Iterable[FileState]) -> dict[FileState, str]:
+    """What the ledger remembers of files that are still like this."""
     known = {}
-    for state in map(FileState.of, model_files(model)):
+    for state in states:
         row = db.execute(
             "SELECT sha256 FROM model_hashes WHERE path_digest = ? AND size = ? AND mtime_ns = ? AND inode = ?",
             (state.path_digest, state.size, state.mtime_ns, state.inode),
@@ -65,13 +73,12 @@ def remember(db: sqlite3.Connection, computed: Mapping[FileState, str]) -> None:
 
 
 def hash_model(
-    model: Path, known: Mapping[FileState, str], progress: Callable[[int, int], None] | None = None
+    model: Path,
+    states: Mapping[Path, FileState],
+    known: Mapping[FileState, str],
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[str, dict[FileState, str]]:
-    """The model's hash, and those of files that had to be read."""
-    files = model_files(model)
-    if not files:
-        raise ModelNotFoundError(f"{model}: there is nothing of a model in this folder")
-    states = {file: FileState.of(file) for file in files}
+    """The hash of a model of these files, and those of files that had to be read. Raises OSError."""
     total = sum(state.size for state in states.values() if state not in known)
     computed: dict[FileState, str] = {}
     digests: dict[Path, str] = {}
@@ -89,8 +96,8 @@ def hash_model(
         digests[file] = digest.hexdigest()
         if FileState.of(file) == state:  # else it was being written meanwhile
             computed[state] = digests[file]
-    if len(files) == 1 and not model.is_dir():
-        return digests[files[0]], computed
+    if len(digests) == 1 and not model.is_dir():
+        return digests[model], computed
     listed = "".join(f"{file.name}\0{digest}\n" for file, digest in digests.items())
     return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest(), computed
 

@@ -32,7 +32,7 @@ def insert_environment(db: sqlite3.Connection, environment: Environment) -> int:
     digest = environment.sha256
     db.execute(
         "INSERT INTO environments (sha256, content) VALUES (?, ?) ON CONFLICT (sha256) DO NOTHING",
-        (digest, json.dumps(environment.to_json(), ensure_ascii=False)),
+        (digest, _json(environment.to_json())),
     )
     return int(db.execute("SELECT id FROM environments WHERE sha256 = ?", (digest,)).fetchone()[0])
 
@@ -42,26 +42,43 @@ def insert_run(db: sqlite3.Connection, measurement: Measurement, environment_id:
     values: dict[str, Any] = {name: getattr(measurement.subject, name) for name in _SUBJECT}
     values |= {name: getattr(measurement, name) for name in _PLAIN}
     values["started"] = time_text(measurement.started)
-    values["settings"] = json.dumps(dict(measurement.settings), ensure_ascii=False)
-    values["environment_id"] = environment_id
     values["note"] = note
+    values = {name: storable(value) for name, value in values.items()}
+    values["settings"] = _json(dict(measurement.settings))
+    values["environment_id"] = environment_id
     run_id = db.execute(
         f"INSERT INTO runs ({', '.join(values)}) VALUES ({', '.join(f':{name}' for name in values)})", values
     ).lastrowid
     assert run_id is not None
     db.executemany(
         "INSERT INTO figures VALUES (?, ?, ?)",
-        [(run_id, name, None if math.isnan(value) else float(value)) for name, value in measurement.figures.items()],
+        # SQLite keeps what is not a number as NULL.
+        [(run_id, storable(name), float(value)) for name, value in measurement.figures.items()],
     )
     db.executemany(
         "INSERT INTO samples VALUES (?, ?, ?)",
-        [(run_id, name, _series(values)) for name, values in measurement.samples.items()],
+        [(run_id, storable(name), _series(values)) for name, values in measurement.samples.items()],
     )
     db.executemany(
         "INSERT INTO errors VALUES (?, ?, ?)",
-        [(run_id, kind, int(count)) for kind, count in measurement.errors.items()],
+        [(run_id, storable(kind), int(count)) for kind, count in measurement.errors.items()],
     )
     return run_id
+
+
+def storable(value: Any) -> Any:
+    """Text that UTF-8 can hold: names of files may have bytes that are none."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def _json(values: Any) -> str:
+    """Readable where that can be stored, else with escapes."""
+    text = json.dumps(values, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(values)
+    return text
 
 
 def _series(values: Iterable[float]) -> str:
@@ -82,7 +99,7 @@ def select_ids(db: sqlite3.Connection, where: RunFilter) -> list[int]:
         ("id IN (SELECT run_id FROM tags WHERE tag = ?)", where.tag),
         ("environment_id IN (SELECT id FROM environments WHERE sha256 = ?)", where.environment_sha256),
     ]
-    used = [(condition, value) for condition, value in conditions if value is not None]
+    used = [(condition, storable(value)) for condition, value in conditions if value is not None]
     clause = f"WHERE {' AND '.join(condition for condition, _ in used)}" if used else ""
     limit = -1 if where.last is None else max(0, where.last)
     newest_first = db.execute(

@@ -105,6 +105,8 @@ def check(db: sqlite3.Connection, path: object) -> int:
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
     """Bring a file of `version` to the present one; the caller holds a transaction that is open for writing."""
+    if version == VERSION:
+        return
     for statements in MIGRATIONS[version:]:
         for statement in statements:
             db.execute(statement)

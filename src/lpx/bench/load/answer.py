@@ -130,41 +130,54 @@ class _Reader:
                     self._take_choice(choice, member)
             else:
                 self._take_choice(event, member)  # /generate
-        except (AttributeError, TypeError, ValueError, KeyError):
+        except (AttributeError, TypeError, ValueError, KeyError, OverflowError):
             raise RequestFailedError("bad_stream", f"an event of unknown shape: {_short(str(event))}") from None
 
     def _take_usage(self, usage: dict[str, Any]) -> None:
         answer = self.answer
         if (tokens := usage.get("completion_tokens")) is not None:
-            answer.output_tokens = int(tokens)
+            answer.output_tokens = _count(tokens)
         if (tokens := usage.get("prompt_tokens")) is not None:
-            answer.prompt_tokens = int(tokens)
+            answer.prompt_tokens = _count(tokens)
         details = usage.get("prompt_tokens_details")
         if details and details.get("cached_tokens") is not None:
-            answer.cached_tokens = int(details["cached_tokens"])
+            answer.cached_tokens = _count(details["cached_tokens"])
 
     def _take_choice(self, choice: dict[str, Any], member: str) -> None:
         if text := choice.get("text"):  # completions, /generate
-            self._content.append(text)
+            self._content.append(_checked(text))
         if delta := choice.get(member):
             if text := delta.get("content"):
-                self._content.append(text)
+                self._content.append(_checked(text))
             if text := delta.get("reasoning_content") or delta.get("reasoning") or delta.get("refusal"):
-                self._hidden.append(text)
+                self._hidden.append(_checked(text))
             calls = delta.get("tool_calls") or ()
             for function in [call.get("function") for call in calls] + [delta.get("function_call")]:
                 if function and (text := (function.get("name") or "") + (function.get("arguments") or "")):
-                    self._hidden.append(text)
+                    self._hidden.append(_checked(text))
         if ids := choice.get("token_ids"):
             self._ids += len(ids)
         if (reason := choice.get("finish_reason")) is not None:
             self.answer.finish_reason = str(reason)
 
 
+def _checked(text: Any) -> str:
+    if not isinstance(text, str):
+        raise TypeError
+    return text
+
+
+def _count(value: Any) -> int:
+    count = int(value)
+    if count < 0:
+        raise ValueError
+    return count
+
+
 def _parse(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RequestFailedError("bad_stream", f"no JSON: {_short(data.decode(errors='replace'))}") from None
     if not isinstance(value, dict):
         raise RequestFailedError("bad_stream", f"no JSON object: {_short(str(value))}")
@@ -178,7 +191,7 @@ def _error_text(body: bytes) -> str:
         value = json.loads(body)
         error = value.get("error", value.get("detail", value.get("message")))
         text = str(error.get("message", error) if isinstance(error, dict) else error or text)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass
     return _short(text)
 

@@ -92,9 +92,9 @@ class HttpClient:
             connection, kept = (self._idle.pop(), True) if self._idle else (await self._connect(), False)
             try:
                 exchange = await connection.exchange(request, self._timeout_s)
-            except _ClosedBeforeAnswerError:
-                if kept:  # the server gave up an idle connection just now: that is no failure of the request
-                    continue
+            except _ClosedBeforeAnswerError as closed:
+                if kept and closed.properly:
+                    continue  # the server gave up an idle connection just now: that is no failure of the request
                 raise RequestFailedError("connection", "the server closed the connection without an answer") from None
             except BaseException:
                 connection.close()
@@ -115,9 +115,11 @@ class HttpClient:
             await asyncio.wait_for(opening, min(_CONNECT_TIMEOUT_S, self._timeout_s))
         except asyncio.TimeoutError:
             raise RequestFailedError("connection", f"{self._host}:{self._port} does not take the connection") from None
-        except (OSError, ssl.SSLError) as error:
-            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-            raise RequestFailedError("connection", f"{self._host}:{self._port}: {reason}") from None
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", None) or error.reason
+            raise RequestFailedError("connection", f"{self._host}:{self._port} has no good HTTPS: {reason}") from None
+        except OSError as error:
+            raise RequestFailedError("connection", f"{self._host}:{self._port}: {error.strerror or error}") from None
         self._all.add(connection)
         return connection
 
@@ -139,7 +141,11 @@ class HttpClient:
 
 
 class _ClosedBeforeAnswerError(Exception):
-    """The connection ended before the first byte of an answer."""
+    """The connection ended before the first byte of an answer, by its proper end or a reset."""
+
+    def __init__(self, properly: bool) -> None:
+        super().__init__()
+        self.properly = properly
 
 
 class _Connection(asyncio.Protocol):
@@ -169,7 +175,7 @@ class _Connection(asyncio.Protocol):
         self._exchange = Exchange(self._now())
         try:
             if self._transport.is_closing():
-                raise _ClosedBeforeAnswerError
+                raise _ClosedBeforeAnswerError(True)
             self._transport.write(request)
             return await self._over
         finally:
@@ -206,7 +212,7 @@ class _Connection(asyncio.Protocol):
         if exchange is None or over is None or over.done():
             return
         if self._size == 0:
-            over.set_exception(_ClosedBeforeAnswerError())
+            over.set_exception(_ClosedBeforeAnswerError(error is None))
         elif exchange.status and self._ends_with_connection and error is None:
             self._finish(self._now())
         else:

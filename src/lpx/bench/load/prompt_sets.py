@@ -6,6 +6,7 @@ finds them in its prefix cache; only where the cache is the subject (`prefix_rep
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import math
@@ -28,6 +29,7 @@ _PREFIX_LEN = 256
 _DURATION_PROMPTS = 1000  # at most, made ahead for a load that lasts a given time
 _LONG_DURATION_PROMPTS = 200
 _FILE_PROMPTS = 1000
+_PROMPTS_A_TURN = 32
 _WARMUP_TOKENS = 16
 _MOST_WARMUPS = 16
 
@@ -119,8 +121,10 @@ async def make_prompts(
         wanted = math.ceil(count / len(_CHAT_TURNS[0])) if settings.dataset_name == "chat" else count
         for number in range(wanted):
             jobs.append(await make(number))
-            if progress is not None:
-                progress(number + 1, wanted)
+            if number % _PROMPTS_A_TURN == 0 or number == wanted - 1:
+                if progress is not None:
+                    progress(number + 1, wanted)
+                await asyncio.sleep(0)  # where nothing is asked of a server, Ctrl-C would wait for the last prompt
     return PromptSet(tuple(jobs), tuple(warmups), maker.lengths(), repeats)
 
 
@@ -173,7 +177,9 @@ class _Maker:
     async def warm_up(self, number: int) -> Prompt:
         """Random words, so that nothing of it is in a measured prompt."""
         length = min(self._input_len(self._rng("warm-up", number)) or 64, 2048)
-        text = await sized_text(draw_words(self._rng("warm-up words", number)), length, None, special=False)
+        text = await sized_text(
+            draw_words(self._rng("warm-up words", number)), length, self._counter, special=self._special
+        )
         return Prompt(text.text, min(self._output_len(number), _WARMUP_TOKENS))
 
     async def fixed(self, number: int) -> Job:

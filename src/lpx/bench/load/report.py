@@ -221,6 +221,7 @@ def _result_json(result: Result) -> dict[str, Any]:
         "cached_tokens": timings.cached_tokens,
         "output_tokens": timings.output_tokens,
         "first_tokens": timings.first_tokens,
+        "recounted": timings.recounted,
         "finish_reason": result.finish_reason,
         "text": result.text,
         "hidden": result.hidden,

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,7 +19,7 @@ from lpx.bench.load.prompt_sets import PromptSet, make_prompts
 from lpx.bench.load.report import Failure, LoadReport, RecountedTokens, Result
 from lpx.bench.load.server_facts import ServerUnreachableError, read_subject
 from lpx.bench.load.settings import LoadSettings
-from lpx.bench.load.timings import timings_of
+from lpx.bench.load.timings import recounted, timings_of
 from lpx.bench.load.token_counter import TokenCounter, find_counter
 from lpx.bench.load.warnings import load_warnings
 from lpx.bench.measurement import Measurement, Subject
@@ -122,6 +122,7 @@ class _Load:
     recounted: RecountedTokens | None = None
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     began_s: float = 0.0  # of the clock
+    began: float = 0.0  # of the loop's time
     ended_s: float = 0.0
     deadline: float = float("inf")  # of the loop's time
     sent: int = 0
@@ -171,8 +172,9 @@ class _Load:
     async def run(self) -> None:
         """Send all requests; at the end everything is over or cancelled."""
         loop = asyncio.get_running_loop()
+        self.began = loop.time()
         if self.settings.duration_s is not None:
-            self.deadline = loop.time() + self.settings.duration_s
+            self.deadline = self.began + self.settings.duration_s
         ticker = asyncio.ensure_future(self._tick())
         self.started, self.began_s = datetime.now(timezone.utc), self.clock()
         self.ended_s = self.began_s
@@ -180,7 +182,6 @@ class _Load:
             await (self._open_loop() if self.settings.paced else self._closed_loop())
             self.ran_out = loop.time() < self.deadline < float("inf")
         finally:
-            self.ended_s = max(self.ended_s, self.began_s)
             self.left_out = self.sent - len(self.results) - len(self.failures)
             ticker.cancel()
 
@@ -279,27 +280,34 @@ class _Load:
                     self.running,
                     len(self.failures),
                     self.output_tokens,
-                    self.clock() - self.began_s,
+                    loop.time() - self.began,
                 )
             )
 
     async def recount(self) -> None:
-        """Encode some of the answers again, to see whether the server's count is that of its texts."""
+        """Encode answers again: those that the server did not count, and some others to see whether it counts right."""
         if self.counter is None:
             return
-        texts, counted, recounted = 0, 0, 0
+        checked, counted, recounts = 0, 0, 0
         try:
-            for result in self.results[:_RECOUNTED_ANSWERS]:
-                if result.timings.output_tokens is None or result.hidden:
+            for at, result in enumerate(self.results):
+                timings = result.timings
+                if timings.output_tokens is not None and checked == _RECOUNTED_ANSWERS:
                     continue
-                self.tell(LoadProgress("recount", texts, _RECOUNTED_ANSWERS))
-                recounted += await self.counter.count(result.text, special=False) if result.text else 0
-                counted += result.timings.output_tokens
-                texts += 1
-        except RequestFailedError:
-            return
-        if texts:
-            self.recounted = RecountedTokens(texts, counted, recounted)
+                self.tell(LoadProgress("recount", at, len(self.results)))
+                tokens = await self._tokens_of(self.counter, result)
+                if timings.output_tokens is None:
+                    self.results[at] = replace(result, timings=recounted(timings, tokens))
+                elif not result.hidden:  # what a template puts around thoughts and calls is not known here
+                    checked, counted, recounts = checked + 1, counted + timings.output_tokens, recounts + tokens
+        except RequestFailedError as error:
+            self.warnings.append(f"answers could not be counted again: {error.kind}: {error.detail}")
+        if checked:
+            self.recounted = RecountedTokens(checked, counted, recounts)
+
+    async def _tokens_of(self, counter: TokenCounter, result: Result) -> int:
+        texts = [text for text in (result.text, result.hidden) if text]
+        return sum([await counter.count(text, special=False) for text in texts])
 
     def report(self, interrupted: bool) -> LoadReport:
         settings = self.settings

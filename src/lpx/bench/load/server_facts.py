@@ -10,17 +10,27 @@ from lpx.bench.load.settings import LoadSettings
 from lpx.bench.measurement import Subject
 from lpx.errors import ConfigError, LpxError
 
-_OWNERS = {"lpx": "lpx", "vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang", "library": "ollama"}
+_OWNERS = {
+    "lpx": "lpx",
+    "vllm": "vllm",
+    "llamacpp": "llama.cpp",
+    "sglang": "sglang",
+    "library": "ollama",
+    "me": "llama-cpp-python",
+}
 
 
 class ServerUnreachableError(LpxError):
     """The server cannot be measured: it does not answer, or refuses what is asked."""
 
+    help_code = "LPX-E092"
+
 
 async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
     """The model to ask for and whatever else is known.
 
-    Raises ServerUnreachableError when nothing answers, ConfigError when no model is named and the server names none.
+    Raises ServerUnreachableError when nothing answers, ConfigError when no model is named and the server names none, or
+    when prompt and answer do not fit the context that it names.
     """
     cards, told = await _cards(client, settings)
     names = [str(card["id"]) for card in cards]
@@ -28,6 +38,7 @@ async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
         raise ConfigError(f"{settings.base_url} does not list its models{told}; name one with --model")
     model = settings.model or (names[0] if names else "unknown")
     card = next((card for card in cards if card["id"] == model), cards[0] if cards else {})
+    _check_room(card, settings)
     engine = _OWNERS.get(str(card.get("owned_by", "")).lower(), "unknown")
     cache = card.get("kv_cache")
     return Subject(
@@ -41,6 +52,17 @@ async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
         threads=card["threads"] if isinstance(card.get("threads"), int) else None,
         url=settings.base_url,
     )
+
+
+def _check_room(card: dict[str, Any], settings: LoadSettings) -> None:
+    """Before prompts are made that the server will refuse."""
+    room = card.get("max_model_len")
+    wanted = (settings.input_len or 0) + (settings.prefix_len or 0) + (settings.output_len or 1)
+    if isinstance(room, int) and wanted > room:
+        raise ConfigError(
+            f"prompt and answer are {wanted} tokens, but the server's context is {room}: lower --random-input-len, "
+            "--random-prefix-len or --random-output-len"
+        )
 
 
 async def _cards(client: HttpClient, settings: LoadSettings) -> tuple[list[dict[str, Any]], str]:
@@ -62,7 +84,7 @@ async def _cards(client: HttpClient, settings: LoadSettings) -> tuple[list[dict[
     try:
         data = json.loads(exchange.body)["data"]
         return [card for card in data if isinstance(card, dict) and "id" in card], ""
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return [], " (/v1/models gives no list)"
 
 
@@ -70,7 +92,7 @@ async def _version(client: HttpClient) -> str | None:
     try:
         exchange = await client.get("/version")
         return _text(json.loads(exchange.body)["version"]) if exchange.status == 200 else None
-    except (RequestFailedError, ValueError, KeyError, TypeError):
+    except (RequestFailedError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -98,6 +98,15 @@ class LoadSettings:
             )
         if self.dataset_name == "chat" and self.endpoint_type != "openai-chat":
             raise ConfigError("--dataset-name chat is a conversation: it needs --endpoint-type openai-chat")
+        made = ("random", "prefix_repetition", "long")
+        for name, given, sets in (
+            ("--random-input-len", self.input_len is not None, made),
+            ("--random-range-ratio", self.range_ratio != 0, made),
+            ("--random-prefix-len", self.prefix_len is not None, made[:2]),
+            ("--num-prefixes", self.num_prefixes != 1, made[:2]),
+        ):
+            if given and self.dataset_name not in sets:
+                raise ConfigError(f"{name} is for --dataset-name {' and '.join(sets)}, not {self.dataset_name}")
         for name, value, least in (
             ("--random-input-len", self.input_len, 1),
             ("--random-output-len", self.output_len, 1),
@@ -120,6 +129,8 @@ class LoadSettings:
                 raise ConfigError(f"--metric-percentiles must lie between 0 and 100, not {percentile:g}")
 
     def _check_pace(self) -> None:
+        if self.burstiness != 1 and not self.paced:
+            raise ConfigError("--burstiness is about requests that come at times of their own: it needs --request-rate")
         if self.num_prompts is not None and not 1 <= self.num_prompts <= _MAX_REQUESTS:
             raise ConfigError(f"--num-prompts must be from 1 to {_MAX_REQUESTS}, not {self.num_prompts}")
         if self.max_concurrency is not None and self.max_concurrency < 1:

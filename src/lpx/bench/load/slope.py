@@ -17,6 +17,7 @@ from statistics import fmean, median
 from lpx.bench.statistics import Interval, spread, t_quantile
 
 _FAR = 5.0  # standard deviations from the line
+_ENOUGH = 8  # points, to tell a line from what lies far from it
 _FLOOR = 1e-3  # of the time: noise that is always allowed
 _WIDE = 0.10  # half of the interval over the slope
 _BENT = 0.03  # of the time, by which a length may lie off the line
@@ -45,7 +46,7 @@ def fit_slope(tokens: Sequence[float], seconds: Sequence[float]) -> Slope | None
     off = [s - base - rough * t for t, s in points]
     allowed = _FAR * max(spread(off), _FLOOR * fmean(seconds))
     kept = [point for point, distance in zip(points, off, strict=True) if abs(distance) <= allowed]
-    if len({t for t, _ in kept}) < 2:
+    if len(points) < _ENOUGH or len({t for t, _ in kept}) < 2:
         kept = points
 
     mean_t, mean_s = fmean(t for t, _ in kept), fmean(s for _, s in kept)

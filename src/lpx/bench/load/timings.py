@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from lpx.bench.load.answer import Answer
@@ -27,6 +27,7 @@ class Timings:
     e2el_ms: float
     itl_ms: array[float] = field(default_factory=lambda: array("d"))
     output_tokens: int | None = None
+    recounted: bool = False  # the tokens were counted by encoding the text again: the server does not count
     first_tokens: int | None = None  # that came with the first text
     prompt_tokens: int | None = None
     cached_tokens: int | None = None  # of the prompt
@@ -38,19 +39,32 @@ def timings_of(answer: Answer) -> Timings:
     first = texts[0] if texts else None
     visible = next((piece for piece in texts if piece.visible), None)
     end_s = answer.pieces[-1].at_s if answer.pieces else answer.ended_s
-    tpot_ms = None
-    if first is not None and answer.output_tokens is not None and (len(texts) > 1 or first.tokens is not None):
-        behind = answer.output_tokens - (first.tokens or 1)
-        if behind > 0 and end_s > first.at_s:
-            tpot_ms = 1e3 * (end_s - first.at_s) / behind
+    ttft_ms = None if first is None else 1e3 * (first.at_s - answer.sent_s)
+    e2el_ms = 1e3 * (end_s - answer.sent_s)
+    gaps = array("d", (1e3 * (after.at_s - before.at_s) for before, after in pairwise(texts)))
     return Timings(
-        ttft_ms=None if first is None else 1e3 * (first.at_s - answer.sent_s),
+        ttft_ms=ttft_ms,
         ttft_visible_ms=None if visible is None else 1e3 * (visible.at_s - answer.sent_s),
-        tpot_ms=tpot_ms,
-        e2el_ms=1e3 * (end_s - answer.sent_s),
-        itl_ms=array("d", (1e3 * (after.at_s - before.at_s) for before, after in pairwise(texts))),
+        tpot_ms=_tpot_ms(ttft_ms, e2el_ms, answer.output_tokens, None if first is None else first.tokens, gaps),
+        e2el_ms=e2el_ms,
+        itl_ms=gaps,
         output_tokens=answer.output_tokens,
         first_tokens=None if first is None else first.tokens,
         prompt_tokens=answer.prompt_tokens,
         cached_tokens=answer.cached_tokens,
     )
+
+
+def recounted(timings: Timings, tokens: int) -> Timings:
+    """The figures of an answer that the server did not count, with the tokens that its text has when encoded again."""
+    tpot_ms = _tpot_ms(timings.ttft_ms, timings.e2el_ms, tokens, None, timings.itl_ms)
+    return replace(timings, output_tokens=tokens, tpot_ms=tpot_ms, recounted=True)
+
+
+def _tpot_ms(
+    ttft_ms: float | None, e2el_ms: float, tokens: int | None, first_tokens: int | None, gaps: array[float]
+) -> float | None:
+    if ttft_ms is None or tokens is None or (not gaps and first_tokens is None):
+        return None  # all text in one piece, of which nobody says how many tokens it is
+    behind = tokens - (first_tokens or 1)
+    return (e2el_ms - ttft_ms) / behind if behind > 0 and e2el_ms > ttft_ms else None

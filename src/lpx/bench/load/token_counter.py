@@ -59,7 +59,7 @@ class _ServerCounter:
         try:
             found = json.loads(exchange.body)[self._count]
             return found if isinstance(found, int) else len(found)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise RequestFailedError(f"http_{exchange.status}", f"{self._path} gives no count") from None
 
 

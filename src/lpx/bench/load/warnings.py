@@ -34,7 +34,7 @@ def load_warnings(
             f"the server counts {recounted.counted} tokens in {recounted.answers} answers, encoding their texts again "
             f"gives {recounted.recounted}; the figures use the server's"
         )
-    if results and not settings.prefix_len and settings.paced:
+    if results and settings.paced:
         late = statistics.median(result.late_s for result in results)
         if late > 0.05 * statistics.median(result.timings.e2el_ms for result in results) / 1e3:
             found.append(
@@ -93,6 +93,12 @@ def _about_tokens(settings: LoadSettings, results: Sequence[Result]) -> Iterator
         yield (
             f"{uncounted} of {len(results)} answers came without a token count: no tokens/s, and no TPOT for these "
             "(pieces are not tokens)"
+        )
+    recounted = sum(result.timings.recounted for result in results)
+    if recounted:
+        yield (
+            f"{recounted} of {len(results)} answers came without a token count: their texts were encoded again, which "
+            "misses tokens without text"
         )
     whole = sum(not result.streamed for result in results)
     if whole and settings.stream:

@@ -1,17 +1,22 @@
-"""This end of an engine in a process of its own: start it, ask it, end it."""
+"""This end of engines in processes of their own: start them, ask them, end them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lpx.bench.measurement import Subject
 from lpx.errors import ConfigError, LpxError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _LAST_LINES = 5
 _PATIENCE_S = 10.0  # for a process that has been told to end
@@ -20,29 +25,28 @@ _PATIENCE_S = 10.0  # for a process that has been told to end
 class SideError(LpxError):
     """A side of a comparison failed or ended; the message says which and why."""
 
+    help_code = "LPX-E092"
 
-class EngineWorker:
-    """A loaded engine that sleeps until it is asked; a context manager.
 
-    `settings` as of `lpx.bench.engine_settings`; `python` is the interpreter of another installation of LPX. Raises
-    ConfigError for options that cannot be honoured, and SideError when the process fails.
+class Worker:
+    """A process that sleeps until it is asked, with JSON lines for commands and replies; a context manager.
+
+    Raises ConfigError when it cannot be started, and SideError when it fails.
     """
 
-    def __init__(self, name: str, settings: Mapping[str, Any], python: str | None = None) -> None:
+    def __init__(self, name: str, command: Sequence[str], *, own_python: bool) -> None:
+        """With `own_python` the process finds this very LPX, wherever it was imported from; else what it has itself."""
         self.name = name
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115: closed in close
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("LPX_")}
-        for kept in ("LPX_DEBUG",):
-            if kept in os.environ:
-                environment[kept] = os.environ[kept]
-        if python is None:  # this very LPX, wherever it was imported from
-            root = str(Path(__file__).resolve().parents[3])
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed in close
+        environment = dict(os.environ)
+        root = str(Path(__file__).resolve().parents[3])
+        if own_python and not root.endswith("-packages"):  # run from a checkout
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        else:
+        elif not own_python:
             environment.pop("PYTHONPATH", None)
         try:
             self._process = subprocess.Popen(
-                [python or sys.executable, "-m", "lpx.bench.sides.engine_worker"],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
@@ -51,15 +55,7 @@ class EngineWorker:
             )
         except OSError as error:
             self._said.close()
-            raise ConfigError(f"{name}: {python!r} cannot be started: {error.strerror}") from None
-        try:
-            loaded = self.ask("load", settings=dict(settings))
-        except BaseException:
-            self.close()
-            raise
-        self.info: dict[str, Any] = loaded["info"]
-        self.version: str = loaded["version"]
-        self.load_seconds: float = loaded["seconds"]
+            raise ConfigError(f"{name}: {command[0]} cannot be started: {error.strerror}") from None
 
     @property
     def pid(self) -> int:
@@ -79,17 +75,15 @@ class EngineWorker:
             raise SideError(f"{self.name}: its process ended with exit code {self._process.wait()}{self._last_words()}")
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
-            raise (ConfigError if reply["config"] else SideError)(f"{self.name}: {reply['error']}")
+            raise (ConfigError if reply.get("config") else SideError)(f"{self.name}: {reply['error']}")
         return reply
 
     def close(self) -> None:
         """End the process and wait for it; safe to call twice."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
         try:
             self._process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:  # in the middle of a long step
@@ -97,7 +91,7 @@ class EngineWorker:
             self._process.wait()
         self._said.close()
 
-    def __enter__(self) -> EngineWorker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *ending: object) -> None:
@@ -107,3 +101,29 @@ class EngineWorker:
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
         return ": " + " | ".join(lines) if lines else ""
+
+
+class EngineWorker(Worker):
+    """A loaded engine of LPX.
+
+    `settings` as of `lpx.bench.engine_settings`; `python` is the interpreter of another installation of LPX. Raises
+    ConfigError for options that cannot be honoured, and SideError when the process fails.
+    """
+
+    def __init__(self, name: str, settings: Mapping[str, Any], python: str | None = None) -> None:
+        command = [python or sys.executable, "-m", "lpx.bench.sides.engine_worker"]
+        super().__init__(name, command, own_python=python is None)
+        try:
+            loaded = self.ask("load", settings=dict(settings))
+        except BaseException:
+            self.close()
+            raise
+        self.info: dict[str, Any] = loaded["info"]
+        self.version: str = loaded["version"]
+        self.load_seconds: float = loaded["seconds"]
+
+    @property
+    def subject(self) -> Subject:
+        """What is really in use, as the engine says it."""
+        names = ("model", "quantization", "kv_cache_dtype", "device", "isa", "threads")
+        return Subject(engine="lpx", engine_version=self.version, **{name: self.info[name] for name in names})

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lpx.cli.bench.load_table import print_note
 from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.bench.server_options import ServerOptions, describe, run_until_interrupted, whole_numbers
 from lpx.cli.option_groups import spread_options
 from lpx.cli.status_line import StatusLine
+from lpx.cli.tables import print_table
 
 if TYPE_CHECKING:
     from asyncio import Event
@@ -87,7 +89,7 @@ async def _measure(
     from lpx.bench.load.decode import measure_decode
 
     reports: list[DecodeReport] = []
-    stop = asyncio.ensure_future(stopping.wait())
+    stop = asyncio.ensure_future(stopping.wait())  # cancelled with the loop
     for settings in all_settings:
 
         def tell(state: object, streams: int = settings.concurrency) -> None:
@@ -100,7 +102,6 @@ async def _measure(
             await asyncio.gather(task, return_exceptions=True)
             break
         reports.append(task.result())
-    stop.cancel()
     return reports
 
 
@@ -114,35 +115,32 @@ def _progress(state: object, streams: int) -> str:
 
 
 def _print(reports: Sequence[DecodeReport]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, markup=False)
     first = reports[0].settings
     lengths = ", ".join(map(str, first.output_lens))
-    console.print(describe(reports[0].subject))
-    console.print(f"answers of {lengths} tokens behind {first.input_len}, {first.repeats} rounds of each\n")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for column in ("streams", "decode tokens/s", "95 % interval", "ms a token", "prefill, ms", "fit"):
-        table.add_column(column, justify="right", no_wrap=True)
+    print(describe(reports[0].subject))
+    print(f"answers of {lengths} tokens behind {first.input_len}, {first.repeats} rounds of each\n")
+    columns = ["streams", "decode tokens/s", "95 % interval", "ms a token", "prefill, ms", "fit"]
+    rows = []
     for report in reports:
         figures = report.figures
         if not figures:
-            table.add_row(str(report.settings.concurrency), "-", "-", "-", "-", "bad")
+            rows.append([str(report.settings.concurrency), "-", "-", "-", "-", "bad"])
             continue
         low, high = figures.get("decode_tokens_per_second_low"), figures.get("decode_tokens_per_second_high")
-        table.add_row(
-            str(report.settings.concurrency),
-            f"{figures['decode_tokens_per_second']:,.1f}",
-            "-" if low is None or high is None else f"{low:,.1f} to {high:,.1f}",
-            f"{figures['tpot_ms']:,.2f}",
-            f"{figures['prefill_ms']:,.1f}",
-            "bad" if report.problems else "good",
+        rows.append(
+            [
+                str(report.settings.concurrency),
+                f"{figures['decode_tokens_per_second']:,.1f}",
+                "-" if low is None or high is None else f"{low:,.1f} to {high:,.1f}",
+                f"{figures['tpot_ms']:,.2f}",
+                f"{figures['prefill_ms']:,.1f}",
+                "bad" if report.problems else "good",
+            ]
         )
-    console.print(table)
-    console.print("\nprefill is what remains without tokens: prompt, queue and network")
+    print_table(columns, rows, right=columns)
+    print("\nprefill is what remains without tokens: prompt, queue and network")
     for report in reports:
         for problem in report.problems:
-            console.print(f"bad fit at {report.settings.concurrency}: {problem}")
+            print_note(f"bad fit at {report.settings.concurrency}", problem)
         for note in report.notes:
-            console.print(f"note: {note}")
+            print_note("note", note)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from lpx.cli.bench.selection import RunSelection
 from lpx.cli.option_groups import spread_options
+from lpx.cli.whole_file import write_whole
 from lpx.errors import ConfigError
 
 _BOM = b"\xef\xbb\xbf"
@@ -49,16 +49,3 @@ def export(
         return
     write_whole(file, data)
     print(f"{len(runs)} runs in {file}", file=sys.stderr)
-
-
-def write_whole(file: Path, data: bytes) -> None:
-    """Put the file there when all of it is written. Raises ConfigError when it cannot be."""
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        try:
-            part.write_bytes(data)
-            part.replace(file)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error

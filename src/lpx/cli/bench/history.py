@@ -58,25 +58,26 @@ def history(selection: RunSelection, figure: _Figures = None, json_output: _Json
 
 def _print_runs(runs: list[Run], figures: list[str], baselines: dict[int, list[str]]) -> None:
     from lpx.bench.headline import figure_text, first_token_ms, headline, shape
-    from lpx.cli.tables import add_row, open_table, print_table
+    from lpx.cli.tables import print_table
 
     this_year = datetime.now().year
     own = {run.id: " ".join((*(f"={name}" for name in baselines.get(run.id, ())), *run.tags)) for run in runs}
     several_engines = {run.measurement.subject.engine for run in runs} != {"lpx"}
     shown = figures or ["SPEED", "TTFT ms"]
-    columns = ["RUN", "BEGUN", "KIND", "MODEL", "BATCH×IN→OUT", *shown]
+    columns = ["RUN", "BEGUN", "KIND", "MODEL", "B×IN→OUT", *shown]
     if several_engines:
         columns.insert(3, "ENGINE")
     if any(own.values()):
         columns.append("TAGS")
-    table = open_table(*columns, right=("RUN", *shown), shrinking=("MODEL", "ENGINE", "TAGS"))
+    rows = []
     for run in runs:
         measured = run.measurement
         begun = measured.started.astimezone()
         if figures:
             cells = [figure_text(name, measured.figures[name]) if name in measured.figures else "" for name in figures]
         else:
-            cells = [str(headline(measured) or ""), first_token_ms(measured.figures) or ""]
+            speed = str(headline(measured) or "").replace("tokens/s", "tok/s")  # 80 columns are few
+            cells = [speed, first_token_ms(measured.figures) or ""]
         row = [
             str(run.id),
             begun.strftime("%m-%d %H:%M" if begun.year == this_year else "%Y-%m-%d"),
@@ -89,5 +90,5 @@ def _print_runs(runs: list[Run], figures: list[str], baselines: dict[int, list[s
             row.insert(3, measured.subject.engine)
         if any(own.values()):
             row.append(own[run.id])
-        add_row(table, *row)
-    print_table(table)
+        rows.append(row)
+    print_table(columns, rows, right=("RUN", *shown), cut=("MODEL", "ENGINE", "TAGS"))

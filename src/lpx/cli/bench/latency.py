@@ -12,6 +12,7 @@ import typer
 
 from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.option_groups import ModelOptions, spread_options
+from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
 from lpx.cli.tables import count_of
 
@@ -38,6 +39,8 @@ _PART_NAMES = {
 
 @spread_options
 def latency(
+    context: typer.Context,
+    profile: ProfileOption,
     model_options: ModelOptions,
     input_len: Annotated[int, typer.Option("--input-len", help="Tokens of each prompt.")] = 512,
     output_len: Annotated[int, typer.Option("--output-len", help="Tokens of each answer.")] = 128,
@@ -55,6 +58,7 @@ def latency(
     from lpx.bench.latency import measure_latency
     from lpx.cli.loading import load_engine, resolve_engine_options
 
+    profile.announce(context)
     options = resolve_engine_options(model_options, measure_steps=False)
     engine = load_engine(options)
     started, begun = datetime.now(timezone.utc), perf_counter()

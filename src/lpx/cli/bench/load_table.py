@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lpx.cli.bench.server_options import describe
+from lpx.cli.tables import plain_text, print_table
 
 if TYPE_CHECKING:
     from lpx.bench.load import LoadReport
@@ -20,28 +22,26 @@ LATENCY_NAMES = {
 
 
 def print_load(reports: Sequence[LoadReport], shown: Sequence[str]) -> None:
-    """All levels in one table, their times in another, and what went wrong; fits 80 columns."""
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, soft_wrap=False)
-    first = reports[0]
-    console.print(describe(first.subject))
-    console.print(_describe_load(first))
-    console.print()
-    console.print(_throughput_table(reports))
-    times = _times_table(reports, shown)
-    if times is not None:
-        console.print()
-        console.print(times)
+    """All levels in one table, their times in another, and what went wrong; the tables fit 80 columns."""
+    print(describe(reports[0].subject))
+    print(_describe_load(reports[0]))
+    print()
+    _print_throughput(reports)
+    _print_times(reports, shown)
     for report in reports:
         at = f"at {report.settings.max_concurrency}: " if len(reports) > 1 else ""
         for kind, number in sorted(report.errors.items()):
             detail = next(failure.detail for failure in report.failures if failure.kind == kind)
-            console.print(f"failed: {at}{number} x {kind}: {detail}")
+            print_note("failed", f"{at}{number} x {kind}: {detail}")
         for warning in report.warnings:
-            console.print(f"note: {at}{warning}")
+            print_note("note", at + warning)
         if report.interrupted:
-            console.print(f"interrupted: {at}{report.left_out} requests were under way and are left out")
+            print_note("interrupted", f"{at}{report.left_out} requests were under way and are left out")
+
+
+def print_note(kind: str, text: str) -> None:
+    """A sentence in lines of a readable width, without what a server may have put there to steer a terminal."""
+    print(textwrap.fill(plain_text(f"{kind}: {text}"), 80, subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _describe_load(report: LoadReport) -> str:
@@ -58,11 +58,11 @@ def _describe_load(report: LoadReport) -> str:
     )
 
 
-def _throughput_table(reports: Sequence[LoadReport]) -> Any:
+def _print_throughput(reports: Sequence[LoadReport]) -> None:
     goodput = any(report.settings.goodput for report in reports)
-    table = _table("streams", "done", "failed", "seconds", "requests/s", *(["goodput/s"] if goodput else []))
-    for name in ("tokens in", "tokens out", "out/s"):
-        table.add_column(name, justify="right")
+    columns = ["streams", "done", "failed", "seconds", "req/s", *(["goodput/s"] if goodput else [])]
+    columns += ["tokens in", "out", "out/s"]
+    rows = []
     for report in reports:
         figures = report.figures
         row = [_streams(report), str(len(report.results)), str(len(report.failures)), f"{report.seconds:.1f}"]
@@ -70,39 +70,29 @@ def _throughput_table(reports: Sequence[LoadReport]) -> Any:
         if goodput:
             row.append(_figure(figures.get("goodput_requests_per_second"), 2))
         row += [_figure(figures.get(name), 0) for name in ("input_tokens", "output_tokens")]
-        table.add_row(*row, _figure(figures.get("output_tokens_per_second"), 1))
-    return table
+        rows.append([*row, _figure(figures.get("output_tokens_per_second"), 1)])
+    print_table(columns, rows, right=columns)
 
 
-def _times_table(reports: Sequence[LoadReport], shown: Sequence[str]) -> Any:
+def _print_times(reports: Sequence[LoadReport], shown: Sequence[str]) -> None:
     percentiles = [f"p{percent:g}" for percent in reports[0].settings.percentiles]
     columns = ["mean", "median", *percentiles]
-    table = _table("streams", *columns)
-    table.columns[0].header = "milliseconds"
-    table.columns[0].justify = "left"
-    several = len(reports) > 1
+    rows = []
     for report in reports:
         for name in shown:
             values = [report.figures.get(f"{name}_ms_{column}") for column in columns]
             if values[0] is None or (name == "ttft_visible" and _same_as_ttft(report, columns)):
                 continue
-            label = f"{_streams(report)}: {LATENCY_NAMES[name]}" if several else LATENCY_NAMES[name]
-            table.add_row(label, *(_figure(value, 1) for value in values))
-    return table if table.row_count else None
+            label = f"{_streams(report)}: {LATENCY_NAMES[name]}" if len(reports) > 1 else LATENCY_NAMES[name]
+            rows.append([label, *(_figure(value, 1) for value in values)])
+    if rows:
+        print()
+        print_table(["milliseconds", *columns], rows, right=columns)
 
 
 def _same_as_ttft(report: LoadReport, columns: Sequence[str]) -> bool:
     figures = report.figures
     return all(figures.get(f"ttft_ms_{column}") == figures.get(f"ttft_visible_ms_{column}") for column in columns)
-
-
-def _table(*columns: str) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
 
 
 def _streams(report: LoadReport) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpx.cli.late_failures import report_failure
-from lpx.errors import ConfigError
+from lpx.errors import ConfigError, ModelNotFoundError
 
 if TYPE_CHECKING:
     from lpx.bench.ledger import Ledger
@@ -37,7 +38,10 @@ LedgerFile = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerOptions:
-    """Whether and where a measurement is kept. Raises ConfigError for a file that cannot be one, before measuring."""
+    """Whether, where and under which words a measurement is kept.
+
+    What can be seen to be wrong raises ConfigError before anything is measured.
+    """
 
     no_ledger: Annotated[bool, _option("--no-ledger", help="Keep nothing of this run.")] = False
     ledger: LedgerFile = None
@@ -47,6 +51,11 @@ class LedgerOptions:
     ] = None
 
     def __post_init__(self) -> None:
+        if self.tag:
+            from lpx.bench.ledger.names import checked_name
+
+            for tag in self.tag:
+                checked_name("tag", tag)
         if self.no_ledger or self.ledger is None:
             return
         path = self.ledger.expanduser()
@@ -78,13 +87,11 @@ def record(options: LedgerOptions, measurement: Measurement, *, model: Path | No
     try:
         ledger = open_ledger(options.ledger)
         if model is not None and measurement.subject.model_sha256 is None:
-            digest = hash_with_progress(ledger, model)
-            measurement = dataclasses.replace(
-                measurement, subject=dataclasses.replace(measurement.subject, model_sha256=digest)
-            )
+            subject = dataclasses.replace(measurement.subject, model_sha256=_hash_if_possible(ledger, model))
+            measurement = dataclasses.replace(measurement, subject=subject)
         return ledger.record(measurement, tags=options.tag or ())
-    except (LpxError, OSError) as error:
-        report_failure(f"this run is not in the ledger: {error}", LedgerError.exit_code)
+    except LpxError as error:
+        report_failure(f"this run is not in the ledger: {error}", LedgerError.exit_code, LedgerError.help_code)
         return None
 
 
@@ -95,8 +102,19 @@ def print_run(run_id: int | None) -> None:
 
 
 def hash_with_progress(ledger: Ledger, model: Path) -> str:
-    """The model's hash, with a bar on a terminal when it takes long."""
+    """The model's hash, with a bar on a terminal when it takes long. Raises LedgerError and OSError."""
     from lpx.cli.loading import ByteProgress
 
     with ByteProgress(f"hashing {model.name}", quiet_seconds=_QUIET_SECONDS) as bar:
         return ledger.model_sha256(model, bar.update)
+
+
+def _hash_if_possible(ledger: Ledger, model: Path) -> str | None:
+    """None when the files cannot be read any more, and on an interrupt: the run is worth more than the hash."""
+    try:
+        return hash_with_progress(ledger, model)
+    except (OSError, ModelNotFoundError) as error:
+        print(f"warning: the run is kept without the model's hash: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("warning: the run is kept without the model's hash", file=sys.stderr)
+    return None

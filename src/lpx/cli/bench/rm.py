@@ -22,7 +22,7 @@ def rm(
     """
     from lpx.cli.tables import count_of
 
-    opened = open_ledger(ledger)
+    opened, runs = open_ledger(ledger), list(dict.fromkeys(runs))
     for run in runs:
         opened.get(run)  # says which one is unknown before it asks
     if not yes:

@@ -13,9 +13,10 @@ from lpx.cli import EXIT_INTERRUPTED
 from lpx.cli.bench.load_table import LATENCY_NAMES, print_load
 from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.bench.server_options import ServerOptions, run_until_interrupted, whole_numbers
+from lpx.cli.late_failures import report_failure
 from lpx.cli.option_groups import spread_options
 from lpx.cli.status_line import StatusLine
-from lpx.errors import ConfigError, LpxError
+from lpx.errors import OUTPUT_NOT_WRITTEN, ConfigError
 
 if TYPE_CHECKING:
     from asyncio import Event
@@ -193,7 +194,7 @@ def serve(
     else:
         levels = [8] if rate is None and ramp_up_strategy is None else [None]
     all_settings = [LoadSettings(**common, max_concurrency=level) for level in levels]
-    if save_result and not result_dir.is_dir():
+    if (save_result or save_detailed) and not result_dir.is_dir():
         raise ConfigError(f"--result-dir {result_dir} is no folder; make it first")
 
     with StatusLine() as status:
@@ -303,10 +304,14 @@ def _sorted_values(
 def _save(reports: Sequence[LoadReport], folder: Path, filename: str | None, detailed: bool) -> list[Path]:
     from lpx.bench.load.vllm_result import result_paths, vllm_result
 
+    written: list[Path] = []
     paths = result_paths(reports, folder, filename)
     for report, path in zip(reports, paths, strict=True):
         try:
             path.write_text(json.dumps(vllm_result(report, detailed), ensure_ascii=False, indent=2), "utf-8")
         except OSError as error:
-            raise LpxError(f"the result cannot be written to {path}: {error.strerror}") from None
-    return paths
+            message = f"the result cannot be written to {path}: {error.strerror}"
+            report_failure(message, 1, OUTPUT_NOT_WRITTEN)
+        else:
+            written.append(path)
+    return written

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from lpx.cli.tables import plain_text
 from lpx.errors import ConfigError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from lpx.bench.measurement import Subject
 
 _T = TypeVar("_T")
@@ -124,11 +125,14 @@ def describe(subject: Subject) -> str:
     threads = None if subject.threads is None else f"{subject.threads} thread{'s' if subject.threads != 1 else ''}"
     where = ", ".join(part for part in (subject.device, subject.isa, threads) if part)
     known = engine if subject.engine != "unknown" else "engine unknown"
-    return f"{subject.model} at {subject.url} ({known}{f'; {where}' if where else ''})"
+    return plain_text(f"{subject.model} at {subject.url} ({known}{f'; {where}' if where else ''})")
 
 
 def run_until_interrupted(main: Callable[[asyncio.Event], Coroutine[Any, Any, _T]]) -> _T:
     """Run `main` with an event that Ctrl-C sets; a second Ctrl-C ends it at once, with KeyboardInterrupt."""
+    import asyncio
+    import signal
+
     loop = _new_loop()
     try:
         asyncio.set_event_loop(loop)
@@ -147,6 +151,10 @@ def run_until_interrupted(main: Callable[[asyncio.Event], Coroutine[Any, Any, _T
             raise KeyboardInterrupt from None
         finally:
             loop.remove_signal_handler(signal.SIGINT)
+            rest = asyncio.all_tasks(loop)
+            for each in rest:
+                each.cancel()
+            loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         asyncio.set_event_loop(None)
@@ -155,6 +163,8 @@ def run_until_interrupted(main: Callable[[asyncio.Event], Coroutine[Any, Any, _T
 
 def _new_loop() -> asyncio.AbstractEventLoop:
     """uvloop's where there is one: it costs the measured server less of the machine."""
+    import asyncio
+
     try:
         import uvloop
     except ImportError:

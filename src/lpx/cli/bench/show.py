@@ -74,6 +74,8 @@ def _print_run(run: Run) -> None:
         _print_section("errors", measured.errors.items())
     _print_section("settings", _flat(measured.settings))
     environment = run.environment.to_json()
+    for name in ("memory_bytes", "memory_limit_bytes"):
+        environment[name] = figure_text(name, environment[name]) if environment[name] is not None else None
     environment["packages"] = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
     _print_section("environment", (*environment.items(), ("id", run.environment_sha256[:12])))
 
@@ -108,11 +110,12 @@ def _value_text(value: object) -> str:
 
 
 def _samples_text(name: str, series: tuple[float, ...]) -> str:
+    import math
     import statistics
 
     from lpx.bench.headline import figure_text
 
-    finite = [value for value in series if value == value]
+    finite = [value for value in series if not math.isnan(value)]
     if not finite:
         return f"{len(series)} without a number"
     return f"{figure_text(name, min(finite), statistics.median(finite), max(finite))}, of {len(series)}"

@@ -10,6 +10,7 @@ from lpx.server.schemas.chat import ChatRequest
 from lpx.server.schemas.completions import CompletionRequest
 from lpx.server.schemas.embeddings import EmbeddingRequest
 from lpx.server.schemas.generate import GenerateRequest
+from lpx.server.schemas.reload import ReloadRequest
 from lpx.server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "DetokenizeRequest",
     "EmbeddingRequest",
     "GenerateRequest",
+    "ReloadRequest",
     "TokenizeRequest",
 ]

@@ -50,6 +50,10 @@ class ChatRequest(OpenAIRequest):
         return self.limit if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
+    def spellings(self) -> dict[str, str]:
+        return super().spellings | self._given_names(max_tokens="max_completion_tokens")
+
+    @property
     def splits_reasoning(self) -> bool:
         return bool(self.separate_reasoning) or self.reasoning_format in ("auto", "deepseek")
 

@@ -49,3 +49,7 @@ class GenerateRequest(SamplingRequest):
         if self.n_predict is not None:
             return None if self.n_predict == -1 else self.n_predict
         return self.max_tokens if "max_tokens" in self.model_fields_set else default_length(128)
+
+    @property
+    def spellings(self) -> dict[str, str]:
+        return super().spellings | self._given_names(max_tokens="n_predict", logprobs="n_probs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -179,10 +180,21 @@ class SamplingRequest(StrictRequest):
         try:
             return SamplingParams(max_tokens=max_tokens, **given)
         except InvalidRequestError as exc:
-            if exc.param == "repetition_penalty" and self.repeat_penalty is not None:
-                message = str(exc).replace("repetition_penalty", "repeat_penalty")
-                raise InvalidRequestError(message, param="repeat_penalty", code=exc.code) from None
-            raise
+            message = str(exc)
+            for ours, theirs in self.spellings.items():
+                message = re.sub(rf"\b{ours}\b", theirs, message)
+            raise InvalidRequestError(
+                message, param=self.spellings.get(exc.param or "", exc.param), code=exc.code
+            ) from None
+
+    @property
+    def spellings(self) -> dict[str, str]:
+        """Parameters of the engine that this body has under another name."""
+        return self._given_names(repetition_penalty="repeat_penalty")
+
+    def _given_names(self, **names: str) -> dict[str, str]:
+        """Of these names by the engine's, those that the body gives a value."""
+        return {ours: theirs for ours, theirs in names.items() if getattr(self, theirs) is not None}
 
 
 class OpenAIRequest(SamplingRequest):
@@ -206,6 +218,10 @@ class OpenAIRequest(SamplingRequest):
         if self.n_predict is None:
             return self.max_tokens
         return None if self.n_predict == -1 else self.n_predict
+
+    @property
+    def spellings(self) -> dict[str, str]:
+        return super().spellings | self._given_names(max_tokens="n_predict", n="n_cmpl")
 
     @property
     def continuous_usage(self) -> bool:

@@ -1,0 +1,164 @@
+"""What a gate found, as Markdown for people and as JSON values for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from lpx.bench.gate.adjusted import Comparison
+from lpx.bench.gate.conditions import is_speed
+from lpx.bench.gate.gate import GateReport
+from lpx.bench.gate.trial import Decision, Outcome
+from lpx.bench.measurement import Subject
+from lpx.bench.statistics import Interval
+
+_HEADLINES = {
+    Outcome.PASSED: "passed",
+    Outcome.FAILED: "failed: slower than allowed",
+    Outcome.UNDECIDED: "cannot judge",
+}
+_VERDICTS = {Outcome.PASSED: "ok", Outcome.FAILED: "**worse**", Outcome.UNDECIDED: "undecided"}
+
+
+def change_of(comparison: Comparison, figure: str) -> Interval:
+    """The change of the figure itself, in the same weather: -0.08 is 8 % less of it."""
+    if is_speed(figure):
+        return comparison.ratio.scaled(lambda ratio: ratio - 1)
+    return comparison.ratio.scaled(lambda ratio: 1 / ratio - 1 if ratio > 0 else float("inf"))
+
+
+def gate_markdown(report: GateReport) -> str:
+    """A heading, a table with a line for each condition, and what one should know about it."""
+    adjusted = any(None not in each.comparison.weather for each in report.decisions if each.comparison)
+    lines = [
+        f"## LPX gate: {_HEADLINES[report.outcome]}",
+        "",
+        f"Against {_cell(report.against)}: {_cell(_described(report.after))}.",
+        "",
+        f"| figure | allowed | before | now | {'change, same weather' if adjusted else 'change'} | |",
+        "|---|--:|--:|--:|--:|---|",
+        *(_row(decision) for decision in report.decisions),
+        "",
+    ]
+    notes = [*report.reasons, *(f"{difference}" for difference in report.differences), *_weather_notes(report)]
+    sessions = [each.comparison.sessions for each in report.decisions if each.comparison is not None]
+    confidence = [each.comparison.ratio.confidence for each in report.decisions if each.comparison is not None]
+    if sessions:
+        notes.append(
+            f"{sessions[0][1]} sessions in {report.seconds:.0f} s. In brackets: where the true change lies in "
+            f"{100 * confidence[0]:.0f} of 100 cases."
+        )
+    lines += [f"- {_cell(note)}" for note in notes]
+    return "\n".join(lines) + "\n"
+
+
+def gate_json(report: GateReport, run_id: int | None) -> dict[str, Any]:
+    return {
+        "outcome": report.outcome.name.lower(),
+        "exit_code": report.outcome.value,
+        "against": report.against,
+        "before": asdict(report.before),
+        "after": asdict(report.after),
+        "conditions": [_condition_json(decision) for decision in report.decisions],
+        "reasons": list(report.reasons),
+        "differences": [
+            {"facet": each.facet, "what": each.what, "before": each.before, "after": each.after}
+            for each in report.differences
+        ],
+        "seconds": report.seconds,
+        "most_seconds": report.most_seconds,
+        "others_share": report.others_share,
+        "run": run_id,
+    }
+
+
+def _condition_json(decision: Decision) -> dict[str, Any]:
+    condition, comparison = decision.condition, decision.comparison
+    values: dict[str, Any] = {
+        "name": condition.name,
+        "figure": condition.figure,
+        "allowed": -condition.worse_by if is_speed(condition.figure) else condition.worse_by,
+        "outcome": decision.outcome.name.lower(),
+    }
+    if comparison is not None:
+        change = change_of(comparison, condition.figure)
+        values |= {
+            "before": comparison.before,
+            "now": comparison.after,
+            "change": change.estimate,
+            "change_low": _finite(change.low),
+            "change_high": _finite(change.high),
+            "confidence": change.confidence,
+            "sessions": list(comparison.sessions),
+            "memory_share": comparison.memory_share,
+            "weather": [None if look is None else asdict(look) for look in comparison.weather],
+        }
+    return values
+
+
+def _row(decision: Decision) -> str:
+    condition, comparison = decision.condition, decision.comparison
+    cells = [condition.name, condition.allowed]
+    if comparison is None:
+        cells += ["", "", ""]
+    else:
+        change = change_of(comparison, condition.figure)
+        cells += [
+            _amount(comparison.before, condition.figure),
+            _amount(comparison.after, condition.figure),
+            f"{_percent(change.estimate)} ({_percent(change.low)} to {_percent(change.high)})",
+        ]
+    return f"| {' | '.join([*map(_cell, cells), _VERDICTS[decision.outcome]])} |"
+
+
+def _weather_notes(report: GateReport) -> list[str]:
+    for each in report.decisions:
+        if each.comparison is None:
+            continue
+        before, after = each.comparison.weather
+        if before is None or after is None:
+            if report.others_share is not None:  # a baseline; sides in alternation have the same weather
+                return [
+                    "The server is on another machine, which cannot be looked at: figures are compared as measured."
+                ]
+            continue
+        read, multiply = (
+            f"{100 * (now / then - 1):+.0f} %"
+            for then, now in (
+                (before.read_bytes_per_second, after.read_bytes_per_second),
+                (before.multiply_adds_per_second, after.multiply_adds_per_second),
+            )
+        )
+        return [
+            f"The machine: memory read at {after.read_bytes_per_second / 1e9:.1f} GB/s ({read} since the baseline), "
+            f"multiply-adds {multiply}; {each.condition.name} feels {100 * (each.comparison.memory_share or 0):.0f} % "
+            "of a change of the memory."
+        ]
+    return []
+
+
+def _described(subject: Subject) -> str:
+    threads = None if subject.threads is None else f"{subject.threads} thread{'' if subject.threads == 1 else 's'}"
+    version = " ".join(filter(None, (subject.engine, subject.engine_version)))
+    parts = (subject.model, version, subject.device, subject.isa, threads, subject.kv_cache_dtype, subject.url)
+    return " · ".join(filter(None, parts))
+
+
+def _amount(value: float, figure: str) -> str:
+    if "_ms_" in figure:
+        return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
+    unit = " tokens/s" if figure.endswith("tokens_per_second") else "/s"
+    return f"{value:.1f}{unit}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f} %" if abs(share) < 1e3 else "unknown"
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
+
+
+def _cell(text: str) -> str:
+    """Text that neither ends the cell nor becomes a tag."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

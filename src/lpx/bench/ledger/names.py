@@ -1,0 +1,15 @@
+"""Names that users give: tags and baselines."""
+
+from __future__ import annotations
+
+from lpx.errors import ConfigError
+
+_LONGEST = 100
+
+
+def checked_name(what: str, text: str) -> str:
+    """The name without blanks around it. Raises ConfigError for what cannot be shown in a table or typed in a shell."""
+    name = text.strip()
+    if not name or len(name) > _LONGEST or not name.isprintable():
+        raise ConfigError(f"a {what} is 1 to {_LONGEST} printable characters, not {text!r}")
+    return name

@@ -1,0 +1,220 @@
+"""`lpx bench gate`: fail when something has become slower."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lpx.cli.bench.recording import LedgerFile, LedgerOptions, hash_with_progress, open_ledger, record
+from lpx.cli.status_line import StatusLine
+from lpx.cli.tables import count_of
+from lpx.errors import ConfigError, LpxError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lpx.bench.gate.conditions import Condition
+    from lpx.bench.gate.gate import GateReport, Progress
+
+
+def gate(
+    candidate: Annotated[
+        str | None,
+        typer.Argument(
+            help="With --against: what is judged; a server's address, lpx:threads=1,…, or a profile. Default: LPX as "
+            "it is, with the workload of --baseline.",
+            metavar="[SIDE]",
+            show_default=False,
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", help="A baseline's name, or the number of its run.", metavar="NAME")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            help="Measure in alternation with this side instead of comparing with earlier figures: the surest way.",
+            metavar="SIDE",
+        ),
+    ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-on",
+            help="A figure and how much worse it may be: decode:-5%, p99_ttft:+10%. Several times for several. "
+            "Default: decode:-5%.",
+            metavar="FIGURE:PERCENT",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="Go on for so long where figures are close to the limit.", min=1)
+    ] = 60.0,
+    changed: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Run the baseline's workload with this engine option.", metavar="OPTION=VALUE"),
+    ] = None,
+    allow_different: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-different", help="Compare although these differ: machine, device, model, engine.", metavar="WHAT"
+        ),
+    ] = None,
+    most_others: Annotated[
+        float,
+        typer.Option(
+            "--most-others", help="Leave out what was measured while other programs used more.", metavar="PERCENT"
+        ),
+    ] = 15.0,
+    input_len: Annotated[
+        int | None, typer.Option("--input-len", help="With --against alone: tokens of each prompt. Default: 128.")
+    ] = None,
+    output_len: Annotated[
+        int | None, typer.Option("--output-len", help="With --against alone: tokens of each answer. Default: 128.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", help="With --against alone: streams at once. Default: 1.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the Markdown into this file, too.", metavar="FILE")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of Markdown.")] = False,
+    no_ledger: Annotated[bool, typer.Option("--no-ledger", help="Keep nothing of this run.")] = False,
+    ledger: LedgerFile = None,
+) -> None:
+    """Measure the workload of a baseline again, and fail when it has become slower. Prints Markdown.
+
+    Exit codes: 0 not slower than allowed, 1 slower, 2 cannot judge.
+
+    Example: lpx bench gate --baseline main --fail-on decode:-5% --fail-on ttft:+10%
+
+    In alternation: lpx bench gate --baseline main --against lpx:python=old/bin/python
+    """
+    from lpx.bench.gate.conditions import parse_conditions
+    from lpx.bench.gate.gate import CannotJudgeError
+    from lpx.bench.gate.report import gate_json, gate_markdown
+
+    options = LedgerOptions(no_ledger=no_ledger, ledger=ledger)
+    conditions = parse_conditions(fail_on or ["decode:-5%"])
+    if output is not None and not output.absolute().parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.absolute().parent}")
+    workload = {"input_len": input_len, "output_len": output_len, "batch_size": batch_size}
+    try:
+        with StatusLine() as status:
+
+            def progress(sessions: int, passed: float) -> None:
+                status.show(f"{count_of(sessions, 'session')}, {passed:.0f} of at most {seconds:.0f} s")
+
+            status.show("measuring")
+            if against is not None:
+                report = _alternating(
+                    candidate,
+                    against,
+                    baseline,
+                    ledger,
+                    changed,
+                    workload,
+                    allow_different,
+                    conditions,
+                    seconds,
+                    progress,
+                )
+            else:
+                if candidate is not None or any(value is not None for value in workload.values()):
+                    raise ConfigError("a side and lengths go with --against SIDE; a baseline has its own")
+                report = _against_baseline(
+                    baseline, ledger, changed, allow_different, conditions, seconds, most_others / 100, progress
+                )
+    except LpxError as error:
+        if error.exit_code == CannotJudgeError.exit_code:
+            raise
+        raise CannotJudgeError(f"cannot judge: {error}") from error
+    except Exception as error:  # exit code 1 would say that something is slower
+        if os.environ.get("LPX_DEBUG", "0") not in ("", "0"):
+            raise
+        raise CannotJudgeError(f"cannot judge: {type(error).__name__}: {error}") from error
+    run_id = record(options, report.measurement)
+    markdown = gate_markdown(report)
+    if output is not None:
+        output.write_text(markdown, encoding="utf-8")
+    print(json.dumps(gate_json(report, run_id), ensure_ascii=False, indent=2) if json_output else markdown, end="")
+    if json_output:
+        print()
+    raise typer.Exit(report.outcome.value)
+
+
+def _against_baseline(
+    name: str | None,
+    ledger: Path | None,
+    changed: Sequence[str] | None,
+    allow_different: Sequence[str] | None,
+    conditions: Sequence[Condition],
+    seconds: float,
+    most_others: float,
+    progress: Progress,
+) -> GateReport:
+    from lpx.bench.gate.gate import run_gate
+    from lpx.bench.gate.likeness import parse_facets
+    from lpx.bench.gate.sessions import changed_settings, open_sessions
+    from lpx.doctor.environment import read_environment
+
+    if name is None:
+        raise ConfigError("name what to compare with: --baseline NAME, or --against SIDE")
+    allowed = parse_facets(allow_different or ())
+    opened = open_ledger(ledger)
+    run = opened.named(name)
+    kind, settings = run.measurement.kind, changed_settings(run.measurement, changed or ())
+    workload = open_sessions(kind, settings)
+    digest = None
+    if kind == "latency":
+        from lpx.bench.engine_settings import options_from
+        from lpx.bench.engine_subject import model_path
+
+        digest = hash_with_progress(opened, model_path(options_from(settings["engine"])))
+    return run_gate(
+        run,
+        workload,
+        conditions,
+        name=name,
+        environment=read_environment(),
+        model_sha256=digest,
+        allowed=allowed,
+        settings=settings,
+        seconds=seconds,
+        most_others=most_others,
+        progress=progress,
+    )
+
+
+def _alternating(
+    candidate: str | None,
+    against: str,
+    baseline: str | None,
+    ledger: Path | None,
+    changed: Sequence[str] | None,
+    workload: dict[str, int | None],
+    allow_different: Sequence[str] | None,
+    conditions: Sequence[Condition],
+    seconds: float,
+    progress: Progress,
+) -> GateReport:
+    from lpx.bench.gate.gate import run_paired_gate
+    from lpx.bench.gate.likeness import parse_facets
+    from lpx.bench.gate.pairs import open_pairs, paired_workload
+
+    allowed = parse_facets(allow_different or ())
+    measured = None if baseline is None else open_ledger(ledger).named(baseline).measurement
+    plan = paired_workload(candidate, against, measured, changed or (), workload)
+    return run_paired_gate(
+        open_pairs(plan),
+        conditions,
+        against=against,
+        settings=plan.described(),
+        allowed=allowed,
+        seconds=seconds,
+        progress=progress,
+    )

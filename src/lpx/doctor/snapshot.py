@@ -1,0 +1,210 @@
+"""The record of a working installation, to compare with later: system, driver, packages, models, settings."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from lpx.doctor.environment import read_environment
+from lpx.errors import ConfigError
+
+FORMAT = 1
+_SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
+_MOST_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model of the folder; `sha256` is None when it was not computed."""
+
+    name: str
+    path: Path
+    file_bytes: int
+    sha256: str | None = None
+
+
+def take_snapshot(
+    models: list[ModelEntry],
+    environment: Mapping[str, str] | None = None,
+    profile: Path | None = None,
+    hash_model: Callable[[Path], str | None] | None = None,
+) -> dict[str, Any]:
+    """JSON values. Hashes of models come from their manifests, else from `hash_model`. No key and no secret is kept.
+
+    `profile` is the file of options, by default the one that LPX_PROFILE names, else `lpx.toml` of the working folder.
+    """
+    variables = os.environ if environment is None else environment
+    profile = profile or Path(variables.get("LPX_PROFILE") or "lpx.toml")
+    taken: dict[str, Any] = {
+        "format": FORMAT,
+        "taken": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "environment": read_environment().to_json(),
+        "packages": installed_packages(),
+        "models": {
+            model.name: {
+                "file_bytes": model.file_bytes,
+                "sha256": model.sha256 or (hash_model(model.path) if hash_model else None),
+            }
+            for model in models
+        },
+        "settings": {
+            name: "set" if _SECRET.search(name) else value
+            for name, value in sorted(variables.items())
+            if name.startswith("LPX_")
+        },
+    }
+    text = _read(profile)
+    if text is not None:
+        taken["profile"] = {"sha256": hashlib.sha256(text.encode()).hexdigest(), **_profile_values(text)}
+    return taken
+
+
+def installed_packages() -> dict[str, str]:
+    """Version of each distribution of this Python, by its normalized name."""
+    from importlib import metadata
+
+    found: dict[str, str] = {}
+    for each in metadata.distributions():
+        described = each.metadata  # parsed at each access
+        if described and described["Name"]:
+            name = re.sub(r"[-_.]+", "-", described["Name"]).lower()
+            found.setdefault(name, described["Version"] or "?")
+    return dict(sorted(found.items()))
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError):
+        return None
+
+
+def _profile_values(text: str) -> dict[str, Any]:
+    """The values of a TOML file, without secrets; empty where this Python has no reader for it."""
+    try:
+        reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+        values = reader.loads(text)
+    except (ImportError, ValueError):
+        return {}
+    plain = json.loads(json.dumps(values, default=str))
+    return {"values": {name: "set" if _SECRET.search(name) else value for name, value in flatten(plain).items()}}
+
+
+def write_snapshot(path: Path, snapshot: Mapping[str, Any]) -> None:
+    """Raises ConfigError where the file exists already or cannot be written: an old record is not lost by accident."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            json.dump(snapshot, file, ensure_ascii=False, indent=2)
+            file.write("\n")
+    except FileExistsError:
+        raise ConfigError(f"{path} exists already; name another file") from None
+    except OSError as error:
+        raise ConfigError(f"the snapshot {path} cannot be written: {error.strerror}") from None
+
+
+def read_snapshot(path: Path) -> dict[str, Any]:
+    """Raises ConfigError for a file that is no snapshot, or one of a later format."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ConfigError(f"{path} is too large to be a snapshot")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the snapshot {path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path} is no snapshot: it is not JSON") from None
+    if not isinstance(found, dict) or not isinstance(found.get("environment"), dict):
+        raise ConfigError(f"{path} is no snapshot; lpx snapshot -o FILE writes one")
+    if found.get("format") != FORMAT:
+        raise ConfigError(f"{path} has the format {found.get('format')!r}; this LPX reads {FORMAT}")
+    return found
+
+
+class Importance(IntEnum):
+    """How likely a change explains other speed or other answers."""
+
+    HIGH = 0
+    MEDIUM = 1
+    LOW = 2
+
+
+# The first that begins a dotted name decides; what it means is said with it.
+_IMPORTANCE: tuple[tuple[str, Importance, str], ...] = (
+    ("environment.nvidia_driver", Importance.HIGH, "measure again before you go live"),
+    ("environment.cuda", Importance.HIGH, "measure again before you go live"),
+    ("environment.gpus", Importance.HIGH, "another card: other speed, other formats"),
+    ("environment.cpu_model", Importance.HIGH, "another processor: other speed"),
+    ("environment.native_isa", Importance.HIGH, "other kernels: other speed"),
+    ("environment.instruction_sets", Importance.HIGH, "other kernels may be taken"),
+    ("environment.lpx", Importance.HIGH, "measure again, and check the answers"),
+    ("models.", Importance.HIGH, "another model: other answers"),
+    ("profile.", Importance.HIGH, "other settings"),
+    ("settings.", Importance.HIGH, "other settings"),
+    ("environment.packages.", Importance.MEDIUM, "a package that LPX runs with"),
+    ("environment.", Importance.MEDIUM, "the system around it"),
+    ("packages.lpx", Importance.HIGH, "measure again, and check the answers"),
+    ("packages.", Importance.LOW, "another package"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value that differs; None where it is absent."""
+
+    name: str
+    before: Any
+    after: Any
+    importance: Importance
+    meaning: str
+
+
+def compare_snapshots(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """What differs, most important first. The time of the records is not compared."""
+    old, new = flatten(_compared(before)), flatten(_compared(after))
+    changes = []
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) == new.get(name):
+            continue
+        if name.endswith(".file_bytes") and old.get(_hash_name(name)) != new.get(_hash_name(name)):
+            continue  # the hash says it already
+        # Packages that matter stand in the environment, too: said once.
+        if name.startswith("packages.") and f"environment.{name}" in old.keys() | new.keys():
+            continue
+        importance, meaning = _importance(name)
+        changes.append(Change(name, old.get(name), new.get(name), importance, meaning))
+    return sorted(changes, key=lambda change: (change.importance, change.name))
+
+
+def _hash_name(name: str) -> str:
+    return name.removesuffix("file_bytes") + "sha256"
+
+
+def _compared(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in snapshot.items() if name not in ("format", "taken")}
+
+
+def _importance(name: str) -> tuple[Importance, str]:
+    for start, importance, meaning in _IMPORTANCE:
+        if name == start or name.startswith(start):
+            return importance, meaning
+    return Importance.MEDIUM, "not known to this version"
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted names of all values; lists count as one value."""
+    found: dict[str, Any] = {}
+    for name, each in value.items():
+        if isinstance(each, Mapping):
+            found.update(flatten(each, f"{prefix}{name}."))
+        else:
+            found[f"{prefix}{name}"] = each
+    return found

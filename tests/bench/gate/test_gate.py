@@ -1,0 +1,164 @@
+"""The gate against a baseline: what it refuses, what it leaves out, what it says, on a made-up machine."""
+
+import dataclasses
+import json
+from datetime import datetime, timezone
+
+import pytest
+
+from lpx.bench.gate.adjusted import USUAL_SHARES
+from lpx.bench.gate.conditions import parse_conditions
+from lpx.bench.gate.gate import CannotJudgeError, measure_baseline, run_gate, run_paired_gate
+from lpx.bench.gate.likeness import UnlikeError, parse_facets
+from lpx.bench.gate.pairs import Pair
+from lpx.bench.gate.report import gate_json, gate_markdown
+from lpx.bench.gate.trial import Outcome
+from lpx.bench.ledger import Run as LedgerRun
+from lpx.bench.measurement import Measurement, Subject
+from lpx.doctor.environment import read_environment
+from lpx.errors import ConfigError
+from tests.bench.gate.synthetic_machine import Engine, Run
+
+SUBJECT = Subject(model="m|1", engine="lpx", engine_version="1", model_sha256="ab" * 32, device="cpu", threads=2)
+CONDITIONS = parse_conditions(["decode:-5%"])
+SETTINGS = {"input_len": 8, "output_len": 8, "batch_size": 1}
+
+
+class Synthetic:
+    """A workload of the made-up machine; `busy` sessions are disturbed by others."""
+
+    def __init__(self, seed, engine=None, subject=SUBJECT, busy=(), share=0.6):
+        self._run, self._engine, self.subject = Run("calm", seed), engine or Engine(), subject
+        self._busy, self._others = busy, share
+        self.sessions = 0
+
+    def session(self, number):
+        self.sessions += 1
+        pieces = self._run.session(number, self._engine)
+        others = self._others if number in self._busy else 0.02
+        return [dataclasses.replace(piece, others_share=others) for piece in pieces]
+
+    def usual_share(self, figure):
+        return USUAL_SHARES["decode"]
+
+
+def baseline(**changes):
+    measured = measure_baseline(Synthetic(0), "latency", SETTINGS, seconds=0)
+    return LedgerRun(
+        id=7,
+        measurement=dataclasses.replace(measured, **changes),
+        environment=read_environment(),
+        environment_sha256="",
+    )
+
+
+def gate(workload, run=None, conditions=CONDITIONS, **options):
+    options = {"environment": read_environment(), "seconds": 0, **options}
+    return run_gate(run or baseline(), workload, conditions, name="main", **options)
+
+
+def test_the_same_again_passes_and_half_the_speed_fails():
+    assert gate(Synthetic(1)).outcome is Outcome.PASSED
+    report = gate(Synthetic(1, Engine(speed=150)))
+    assert report.outcome is Outcome.FAILED
+    text = gate_markdown(report)
+    assert text.startswith("## LPX gate: failed")
+    assert "**worse**" in text
+    assert "m\\|1" in text  # a name with a bar stays in its cell
+    values = json.loads(json.dumps(gate_json(report, 9)))
+    assert (values["exit_code"], values["conditions"][0]["outcome"], values["run"]) == (1, "failed", 9)
+    assert values["conditions"][0]["change"] == pytest.approx(-0.5, abs=0.05)
+
+
+def test_what_was_measured_can_be_a_baseline_itself():
+    report = gate(Synthetic(1))
+    again = dataclasses.replace(baseline(), measurement=report.measurement)
+    assert gate(Synthetic(2), again).outcome is Outcome.PASSED
+
+
+def test_disturbed_sessions_are_left_out():
+    report = gate(Synthetic(1, busy={0, 2}))
+    assert report.outcome is Outcome.UNDECIDED  # four sessions, two of them undisturbed
+    assert any("other programs used" in reason for reason in report.reasons)
+    assert "cannot judge" in gate_markdown(report)
+    assert gate(Synthetic(1, busy={0, 2}), most_others=0.7).outcome is Outcome.PASSED
+
+
+def test_a_baseline_is_not_made_on_a_busy_machine():
+    with pytest.raises(CannotJudgeError, match="other programs used 60 %"):
+        measure_baseline(Synthetic(0, busy=range(50)), "latency", SETTINGS, seconds=0)
+
+
+def test_a_single_run_is_no_baseline():
+    run = baseline(samples={"decode_tokens_per_second": (300.0, 301.0)})
+    with pytest.raises(CannotJudgeError, match="lpx bench baseline set main 7"):
+        gate(Synthetic(1), run)
+
+
+def test_a_figure_that_the_baseline_lacks_is_named_with_those_it_has():
+    with pytest.raises(CannotJudgeError, match=r"no figure p99_ttft; it has decode"):
+        gate(Synthetic(1), conditions=parse_conditions(["p99_ttft:+10%"]))
+
+
+@pytest.mark.parametrize(
+    ("changed", "facet"),
+    [({"model_sha256": "cd" * 32}, "model"), ({"engine": "vllm"}, "engine"), ({"device": "RTX 4090"}, "device")],
+)
+def test_another_model_engine_or_device_is_refused_after_one_session(changed, facet):
+    workload = Synthetic(1, subject=dataclasses.replace(SUBJECT, **changed))
+    with pytest.raises(UnlikeError, match=f"--allow-different {facet}"):
+        gate(workload)
+    assert workload.sessions == 1
+    assert gate(workload, allowed=parse_facets([facet])).outcome is Outcome.PASSED
+
+
+def test_another_machine_is_refused_before_anything_is_measured():
+    elsewhere = dataclasses.replace(read_environment(), cpu_model="Other 9000")
+    workload = Synthetic(1)
+    with pytest.raises(UnlikeError, match=r"processor: .* → Other 9000"):
+        gate(workload, environment=elsewhere)
+    assert workload.sessions == 0
+    report = gate(workload, environment=elsewhere, allowed=parse_facets(["machine"]))
+    assert any(str(difference).startswith("processor") for difference in report.differences)
+
+
+def test_what_a_gate_judges_is_told_and_not_refused():
+    report = gate(Synthetic(1, subject=dataclasses.replace(SUBJECT, threads=1, engine_version="2")))
+    assert {str(each) for each in report.differences} == {"threads: 2 → 1", "version of the engine: 1 → 2"}
+
+
+def test_facets_have_names():
+    assert parse_facets(["machine,model", "engine"]) == {"machine", "model", "engine"}
+    with pytest.raises(ConfigError, match="'weather' is not known"):
+        parse_facets(["weather"])
+
+
+class Pairs:
+    def __init__(self, speed, other=None):
+        self._run, self._speed = Run("drift", 3), speed
+        self.subjects = (SUBJECT, other or SUBJECT)
+
+    def session(self, number):
+        ours, theirs = self._run.paired_session(number, Engine(speed=self._speed), Engine())
+        return [Pair(a.phase, number, a.figures, b.figures) for a, b in zip(ours, theirs, strict=True)]
+
+
+def test_sides_in_alternation():
+    for speed, outcome in ((300, Outcome.PASSED), (240, Outcome.FAILED)):
+        report = run_paired_gate(Pairs(speed), CONDITIONS, against="lpx:threads=2", settings={}, seconds=0)
+        assert report.outcome is outcome
+        assert report.measurement.figures["decode_ratio"] == pytest.approx(speed / 300, abs=0.03)
+        assert "| change |" in gate_markdown(report)
+
+
+def test_sides_with_different_models_are_refused():
+    other = dataclasses.replace(SUBJECT, model_sha256="cd" * 32)
+    with pytest.raises(UnlikeError, match="model"):
+        run_paired_gate(Pairs(300, other), CONDITIONS, against="b", settings={}, seconds=0)
+
+
+def test_a_measurement_of_a_gate_has_its_settings():
+    made = baseline().measurement
+    assert isinstance(made, Measurement)
+    assert (made.kind, made.settings, made.input_len) == ("latency", SETTINGS, 8)
+    assert made.started <= datetime.now(timezone.utc)

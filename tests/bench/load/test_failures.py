@@ -1,0 +1,125 @@
+"""What fails is counted by kind, with the server's words, and is in no other figure."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lpx.bench.load import LoadSettings, measure_load
+from lpx.bench.load.server_facts import ServerUnreachableError
+from lpx.errors import ConfigError
+from tests.bench.load.fake_server import DONE, Script, event, run_load, run_with_server, text, usage, words
+
+PLAIN = "text/plain"
+BEGUN = [(0.1, text("a")), (0.2, text("b")), (0.3, text("c"))]
+
+FAILURES = {
+    "http_429": (Script([(0.1, b'{"error": {"message": "too many"}}')], 429, "application/json"), "too many"),
+    "http_500": (Script([(0.1, b"<h1>oh no</h1>")], 500, PLAIN), "<h1>oh no</h1>"),
+    "http_404": (Script([(0.1, b'{"detail": "Not Found"}')], 404, "application/json"), "Not Found"),
+    "http_204": (Script([], 204, PLAIN, "length"), ""),
+    "stream_error": (Script([*BEGUN, (0.4, event({"error": {"message": "no memory"}}) + DONE)]), "no memory"),
+    "bad_stream": (Script([*BEGUN, (0.4, b"data: {broken\n\n" + DONE)]), "no JSON: {broken"),
+    "cut_stream": (Script(BEGUN, end="cut"), "the connection ended in the middle of the answer"),
+    "connection": (Script(end="reset"), "the server closed the connection without an answer"),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_failures_are_told_apart_and_change_no_other_figure(kind):
+    script, detail = FAILURES[kind]
+    good = [words(0.1, 0.2, tokens=2), words(0.3, 0.4, tokens=2)]
+    report = run_load([good[0], script, good[1]])
+    assert report.errors == {kind: 1}
+    assert report.failures[0].detail == detail
+    assert report.failures[0].number == 1
+    assert report.figures["completed"] == 2
+    assert report.figures["ttft_ms_mean"] == pytest.approx(200)
+    assert report.figures["tpot_ms_mean"] == pytest.approx(100)
+    assert report.figures["output_tokens"] == 4
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        (Script([*BEGUN, (0.4, usage(3))]), "cut_stream"),  # well-formed HTTP, but neither a reason nor [DONE]
+        (Script([*BEGUN], framing="close"), "cut_stream"),
+        (Script([(0.1, b"data: [1, 2]\n\n" + DONE)]), "bad_stream"),
+        (Script([(0.1, event({"choices": [3]}) + DONE)]), "bad_stream"),
+        (Script([(0.1, event({"choices": [{"text": 5}]}) + DONE)]), "bad_stream"),
+        (Script([(0.1, event({"choices": None}) + DONE)]), "bad_stream"),
+        (Script([(0.1, event({"choices": [], "usage": {"completion_tokens": "many"}}) + DONE)]), "bad_stream"),
+        (Script([(0.1, event({"choices": [], "usage": {"completion_tokens": -1}}) + DONE)]), "bad_stream"),
+        (Script([(0.1, event({"choices": [], "usage": {"completion_tokens": float("inf")}}) + DONE)]), "bad_stream"),
+        (Script([(0.1, b"data: " + b"[" * 100_000 + b"\n\n" + DONE)]), "bad_stream"),
+        (Script([(0.1, b"[" * 100_000)], status=400, content_type="application/json"), "http_400"),
+        (Script([(0.1, b"\xff\xfe")], content_type=PLAIN), "bad_stream"),
+        (Script([(0.1, b"{}")], content_type="application/json"), "bad_stream"),
+        (Script([(0.1, text("a") + DONE)], headers="Content-Encoding: gzip\r\n"), "bad_stream"),
+    ],
+)
+def test_broken_answers_are_failures(script, kind):
+    assert run_load([script]).errors == {kind: 1}
+
+
+def test_an_answer_that_never_ends_is_a_timeout():
+    report = run_load([Script(BEGUN, end="silent"), words(0.1, 0.2)], request_timeout_s=0.2)
+    assert report.errors == {"timeout": 1}
+    assert report.failures[0].detail == "no whole answer within 0.2 s"
+    assert len(report.results) == 1
+
+
+def test_an_event_at_the_very_end_needs_no_blank_line():
+    report = run_load([Script([(0.1, text("a", finish_reason="stop")), (0.2, usage(1) + DONE.strip())])])
+    assert report.errors == {}
+    cut = run_load([Script([(0.1, text("a")), (0.2, text("b")[:-9])])])
+    assert cut.errors == {"bad_stream": 1}
+
+
+def test_an_idle_connection_that_the_server_gave_up_is_no_failure():
+    report, server = run_with_server([words(0.1), Script(words(0.1).steps, end="leave"), words(0.1)])
+    assert report.errors == {}
+    assert len(report.results) == 3
+    assert server.connections == 2
+
+
+def test_a_server_that_refuses_every_request_of_the_warm_up_is_not_measured():
+    refused = Script([(0.1, b'{"error": {"message": "no such path"}}')], 404, "application/json")
+    with pytest.raises(ServerUnreachableError, match=r"/v1/completions answers no request.*http_404: no such path"):
+        run_load([refused, refused], num_warmups=2)
+
+
+def test_a_wrong_key_is_said_at_once():
+    async def main():
+        async def refuse(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+            writer.close()
+
+        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            await measure_load(LoadSettings(base_url=f"127.0.0.1:{port}"), api_key="wrong")
+
+    with pytest.raises(ServerUnreachableError, match=r"refuses with HTTP 401: give its key with --api-key"):
+        asyncio.run(main())
+
+
+def test_no_server_is_said_with_the_address(unused_port):
+    with pytest.raises(ServerUnreachableError, match=rf"no server answers at http://127.0.0.1:{unused_port}"):
+        asyncio.run(measure_load(LoadSettings(base_url=f"http://127.0.0.1:{unused_port}")))
+
+
+@pytest.fixture
+def unused_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("key", ["a b", "key\n", "schlüssel", "a\r\nX-Evil: 1"])
+def test_a_key_that_no_header_can_hold_is_refused(key):
+    with pytest.raises(ConfigError, match="holds characters that no key has"):
+        run_load([words(0.1)], api_key=key)

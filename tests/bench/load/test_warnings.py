@@ -1,0 +1,39 @@
+"""What makes figures say something else than they seem to is said."""
+
+from __future__ import annotations
+
+from tests.bench.load.fake_server import run_load, words
+
+
+def test_prompts_from_the_prefix_cache_are_said_with_their_share():
+    warm = run_load([words(0.1, 0.2, prompt=100, cached=60)] * 4)
+    assert [warning for warning in warm.warnings if "prefix cache" in warning] == [
+        "60 % of the prompt tokens came from the server's prefix cache: TTFT is better than it is for new prompts"
+    ]
+    assert warm.figures["cached_tokens"] == 240
+    cold = run_load([words(0.1, 0.2, prompt=100, cached=4)] * 4)
+    assert cold.warnings == ()
+    on_purpose = run_load([words(0.1, 0.2, prompt=320, cached=256)] * 4, dataset_name="prefix_repetition")
+    assert not any("prefix cache" in warning for warning in on_purpose.warnings)
+
+
+def test_a_flat_ttft_curve_is_said():
+    lengths = [100, 200, 400, 800] * 2
+    flat = run_load([words(0.1, 0.2, prompt=length) for length in lengths])
+    assert [warning for warning in flat.warnings if "flat" in warning] == [
+        "TTFT is flat: 100.0 ms for 100 tokens, 100.0 ms for 800; the prompts may come from a prefix cache"
+    ]
+    rising = run_load([words(0.001 * length, 1.0, prompt=length) for length in lengths])
+    assert not any("flat" in warning for warning in rising.warnings)
+    short = run_load([words(0.1, 0.2, prompt=length // 10) for length in lengths])
+    assert not any("flat" in warning for warning in short.warnings)
+
+
+def test_the_same_prompt_again_and_again_is_said():
+    report = run_load([words(0.1, 0.2)] * 2, unique_prompts=False, dataset_name="random")
+    assert any("sent more than once" in warning for warning in report.warnings)
+
+
+def test_a_rate_that_was_not_reached_is_said():
+    report = run_load([words(0.001, 0.002, tokens=2)] * 30, request_rate=1e6, max_concurrency=1)
+    assert any("the rate was not reached" in warning for warning in report.warnings)

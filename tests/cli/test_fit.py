@@ -1,0 +1,75 @@
+"""`lpx fit`: a table of 80 columns, JSON, and the bandwidth that was measured last."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from lpx.bench.roofline import measure_roofline
+from lpx.cli.app import app
+
+
+@pytest.fixture
+def fit(tmp_path):
+    def call(*arguments, **environment):
+        environment = {"LPX_LEDGER": str(tmp_path / "ledger.sqlite"), **environment}
+        done = CliRunner().invoke(app, ["fit", *arguments], env=environment, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done
+
+    return call
+
+
+def test_the_table_is_80_columns_wide_and_says_what_fits(fit):
+    done = fit("7B", "--gpu", "rtx 4060", COLUMNS="80")
+    lines = done.stdout.splitlines()
+    table = [line for line in lines if line.startswith(("f16", "q8", "q6", "q5", "q4", "weights"))]
+    assert len(table) == 11
+    assert all(len(line) <= 80 for line in table)
+    assert "multiplies FP16, BF16, INT8, INT4, FP8; no FP4" in done.stdout
+    assert "Does not fit for 4,096 tokens: f16 (at least" in done.stdout
+
+
+def test_json_and_the_file_as_it_is(fit, smollm2_path):
+    done = fit(str(smollm2_path), "--bandwidth", "36", "--json")
+    report = json.loads(done.stdout)
+    assert report["rows"][0]["precision"] == "file"
+    assert report["rows"][0]["tokens_per_second"] == pytest.approx(373, rel=0.01)
+    assert report["target"]["bandwidth_source"] == "given"
+
+
+def test_what_was_measured_is_remembered(fit, monkeypatch):
+    def measure(**options):
+        return measure_roofline(seconds=0.0, working_set_bytes=3 << 20)
+
+    assert "--measure finds it out" in fit("7B").stdout
+    monkeypatch.setattr("lpx.bench.roofline.measure_roofline", measure)
+    assert "(measured now)" in fit("7B", "--measure").stdout
+    assert "(run 1 of the ledger)" in fit("7B").stdout
+
+
+def test_cards_are_listed(fit):
+    done = fit("--gpus")
+    assert "RTX 4060 Laptop" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert any(gpu["name"] == "H200" for gpu in json.loads(fit("--gpus", "--json").stdout))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("7Q",), "7B"),
+        ((), "no model"),
+        (("7B", "--gpu", "Voodoo 2"), "lpx fit --gpus"),
+        (("7B", "--gpu", "T4", "--measure"), "--measure"),
+        (("7B", "--max-model-len", "9999999"), "from 1 to"),
+    ],
+)
+def test_what_cannot_be_answered_ends_with_one_line(arguments, said):
+    done = CliRunner().invoke(app, ["fit", *arguments])
+    assert (done.exit_code, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error[LPX-E")
+    assert said in line

@@ -1,0 +1,103 @@
+"""Records of the environment: nothing secret in them, and what changed comes by importance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lpx.doctor.snapshot import (
+    Importance,
+    ModelEntry,
+    compare_snapshots,
+    flatten,
+    read_snapshot,
+    take_snapshot,
+    write_snapshot,
+)
+from lpx.errors import ConfigError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+def record(**environment: object) -> dict[str, object]:
+    return {"format": 1, "taken": "now", "environment": environment, "packages": {}, "models": {}, "settings": {}}
+
+
+def test_record_goes_through_a_file_and_equals_itself(tmp_path: Path) -> None:
+    model = tmp_path / "模型.gguf"
+    model.write_bytes(b"x")
+    taken = take_snapshot([ModelEntry("模型", model, 1)], {}, tmp_path / "lpx.toml", lambda path: "ab" * 32)
+    write_snapshot(tmp_path / "a.json", taken)
+    again = read_snapshot(tmp_path / "a.json")
+    assert again == taken
+    assert compare_snapshots(again, {**taken, "taken": "later"}) == []
+    assert again["models"]["模型"] == {"file_bytes": 1, "sha256": "ab" * 32}
+    assert again["environment"]["python"]
+    assert again["packages"]["rich"]
+
+
+def test_no_secret_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "lpx.toml").write_text('port = 1\n[serve]\napi_key = "MARKER-1"\nhf_token = "MARKER-2"\n')
+    variables = {"LPX_API_KEY": "MARKER-3", "LPX_PORT": "8081", "OTHER_SECRET": "MARKER-4", "HF_TOKEN": "MARKER-5"}
+    taken = take_snapshot([], variables, tmp_path / "lpx.toml")
+    assert "MARKER" not in json.dumps(taken)
+    assert taken["settings"] == {"LPX_API_KEY": "set", "LPX_PORT": "8081"}
+    assert taken["profile"]["sha256"]
+
+
+def test_changes_come_by_importance() -> None:
+    before = record(nvidia_driver="550.54.14", kernel="6.1", packages={"numpy": "1.26"})
+    after = record(nvidia_driver="580.65.06", kernel="6.8", packages={"numpy": "2.0"})
+    before["packages"] = {"numpy": "1.26", "pytest": "8"}
+    after["packages"] = {"numpy": "2.0", "pytest": "9"}
+    before["models"] = {"m": {"file_bytes": 1, "sha256": "a"}}
+    after["models"] = {"m": {"file_bytes": 2, "sha256": "b"}}
+    changes = compare_snapshots(before, after)
+    assert [(change.name, change.importance) for change in changes] == [
+        ("environment.nvidia_driver", Importance.HIGH),
+        ("models.m.sha256", Importance.HIGH),
+        ("environment.kernel", Importance.MEDIUM),
+        ("environment.packages.numpy", Importance.MEDIUM),
+        ("packages.pytest", Importance.LOW),
+    ]
+    assert (changes[0].before, changes[0].after) == ("550.54.14", "580.65.06")
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="exists already"):
+        write_snapshot(path, record())
+    assert path.read_text() == "mine"
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_snapshot(tmp_path / "no" / "a.json", record())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"environment": 3, "format": 1}', "\xff", "[" * 100_000])
+def test_files_that_are_no_record_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match="no snapshot"):
+        read_snapshot(path)
+
+
+def test_later_formats_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({**record(), "format": 2}))
+    with pytest.raises(ConfigError, match="has the format 2"):
+        read_snapshot(path)
+
+
+@given(st.dictionaries(st.text(max_size=6), JSON, max_size=4), st.dictionaries(st.text(max_size=6), JSON, max_size=4))
+def test_any_two_records_can_be_compared(before: dict[str, object], after: dict[str, object]) -> None:
+    assert compare_snapshots(before, before) == []
+    names = {change.name for change in compare_snapshots(before, after)}
+    assert names <= flatten(before).keys() | flatten(after).keys()
