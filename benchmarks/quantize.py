@@ -36,6 +36,8 @@ from lpx.quantize.job import QuantizeSettings, quantize
 from lpx.quantize.source import open_source
 
 WORKER = Path(__file__).parent / "workers/llama_cpp_quantize.py"
+LOADER = WORKER.with_name("llama_cpp_loads.py")
+PROMPT = "The capital of France is"
 METHODS = ("nearest", "llama.cpp", "llama.cpp + importance", "lpx, no calibration", "lpx")
 
 
@@ -87,6 +89,8 @@ def compare(model, kind, folder, args):
                 began = time.perf_counter()
                 make(method, source, target, ftype, types, importance, args)
                 seconds = time.perf_counter() - began
+                if method == "lpx":
+                    check_llama_cpp_reads(target, args.peer_python)
                 if types is None:
                     files, _, tensors = open_shards(target)
                     types = {tensor.name: tensor.type.name for tensor in tensors.values()}
@@ -116,6 +120,14 @@ def make(method, source, target, ftype, types, importance, args):
         search=method != "nearest", calibrate=method == "lpx",
     )  # fmt: skip
     quantize(settings)
+
+
+def check_llama_cpp_reads(path, peer_python):
+    """Fail unless llama.cpp loads the file and says something."""
+    said = subprocess.run([peer_python, LOADER, path, PROMPT], check=True, capture_output=True, text=True).stdout.strip()
+    if not said:
+        sys.exit(f"llama.cpp says nothing with {path}")
+    print(f"llama.cpp reads the file of lpx: {PROMPT} {said!r}", file=sys.stderr)
 
 
 def score(model, kind, ftype, method, target, reference, windows, seconds, args):
