@@ -96,7 +96,11 @@ class FolderTensor:
 def folder_tensors(
     config: ModelConfig, rules: tuple[WeightRule, ...], stored: Mapping[str, StoredTensor]
 ) -> Iterator[FolderTensor]:
-    """Every tensor of the model but the rotary factors."""
+    """Every tensor of the model but the rotary factors. Raises UnsupportedModelError for weights of 4 bits."""
+    if packed := next((tensor for tensor in stored.values() if tensor.type.block_values != 1), None):
+        raise UnsupportedModelError(
+            f"{packed.file.path} is quantized to 4 bits already: run it as it is, or take the unquantized model"
+        )
     arch = ARCHITECTURES[config.architecture]
     for source in dict.fromkeys(rule.source for rule in rules):
         first = next(rule for rule in rules if rule.source == source)

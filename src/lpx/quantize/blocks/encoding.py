@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from lpx.model import block_packing as packing
 from lpx.model.tensor_types import TYPES
-from lpx.quantize.blocks import packing
 from lpx.quantize.blocks.fitting import Floats, fit_affine, fit_symmetric, inverse_of
 from lpx.quantize.blocks.super_blocks import fit_affine_super, fit_symmetric_super
 
