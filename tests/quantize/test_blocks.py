@@ -56,7 +56,8 @@ def test_search_errs_less_than_rounding_where_it_matters(kind):
     values, importance = weights(seed=3), uneven()
     searched = weighted_error(decoded(kind, values, importance), values, importance)
     rounded = weighted_error(decoded(kind, values, search=False), values, importance)
-    assert searched < (0.95 if kind == "Q8_0" else 0.85) * rounded
+    most = 0.73 if kind in ("Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q6_K") else 0.85
+    assert searched < most * rounded
 
 
 @pytest.mark.parametrize("kind", QUANTIZED)

@@ -225,6 +225,7 @@ def test_broken_weights_are_named(sources, tmp_path):
     [
         ({"scheme": "q3"}, "there is no scheme 'q3'"),
         ({"bounds": ("kl",)}, "the bound 'kl' is not known"),
+        ({"windows": 0}, "windows must be at least 1, not 0"),
         ({"threads": 0}, "threads must be a whole number of at least 1"),
     ],
 )

@@ -23,12 +23,14 @@ from lpx.options import EngineOptions
 from lpx.quantize.importance import Importance, calibration_texts, measure_importance
 from lpx.quantize.plan import FILE_TYPES, PlannedTensor, plan_given, plan_types
 from lpx.quantize.source import Source, open_source
+from lpx.runtime.cpu.topology import default_threads
 from lpx.store.space import disk_error
 
 if TYPE_CHECKING:
     from lpx.quality.divergence import Progress
     from lpx.quality.evaluation import EvalSettings, Evaluation
     from lpx.quality.gate import Bound, Verdict
+    from lpx.quality.texts import Text
 
 _PIECE = 1 << 20  # weights of one task
 _SPARE_BYTES = 64 << 20  # of disk, beside the file itself
@@ -88,7 +90,8 @@ def quantize(
     bounds = _bounds(settings)
     target = settings.target
     _check_target(target)
-    threads = _threads(settings)
+    threads = settings.threads or default_threads()
+    texts = calibration_texts(settings.calibration) if settings.calibrate and settings.search else []
     with open_source(settings.source, allow_requantize=settings.allow_requantize) as source:
         config = source.files.config
         if settings.types is not None:
@@ -98,7 +101,7 @@ def quantize(
         _check_space(target, sum(item.nbytes for item in plan))
         if planned is not None:
             planned(plan)
-        importance = _importance(source, settings, plan, threads, progress)
+        importance = _importance(source, texts, plan, threads, progress)
         scratch = target.with_name(f".{target.name}.{os.getpid()}.new.gguf")
         try:
             _write(scratch, source, settings, plan, importance, threads, progress)
@@ -124,12 +127,6 @@ def quantize(
         )
 
 
-def _threads(settings: QuantizeSettings) -> int:
-    from lpx.runtime.cpu.topology import default_threads
-
-    return settings.threads or default_threads()
-
-
 def _check_target(target: Path) -> None:
     if target.exists() or target.is_symlink():
         raise ConfigError(f"{target} is there already: give another name, or move it away first")
@@ -149,14 +146,12 @@ def _check_space(target: Path, needed: int) -> None:
 
 
 def _importance(
-    source: Source, settings: QuantizeSettings, plan: Sequence[PlannedTensor], threads: int, progress: Progress | None
+    source: Source, texts: Sequence[Text], plan: Sequence[PlannedTensor], threads: int, progress: Progress | None
 ) -> Importance | None:
     from lpx.model.tokenizer import load_tokenizer
 
-    floats = ("F32", "F16", "BF16")
-    if not settings.calibrate or not settings.search or all(item.type in floats for item in plan):
+    if not texts or all(item.type in ("F32", "F16", "BF16") for item in plan):
         return None
-    texts = calibration_texts(settings.calibration)
     tokenizer = load_tokenizer(source.files)
     return measure_importance(
         source.files,
@@ -285,6 +280,8 @@ def _bounds(settings: QuantizeSettings) -> list[Bound]:
     from lpx.quality.gate import check_bounds, parse_bounds
     from lpx.quality.windows import DEFAULT_WINDOW
 
+    if settings.windows is not None and settings.windows < 1:
+        raise ConfigError(f"the number of windows must be at least 1, not {settings.windows}")
     bounds = parse_bounds(settings.bounds)
     check_bounds(bounds, _evaluation(settings, bounds, settings.target, DEFAULT_WINDOW))
     return bounds
