@@ -58,12 +58,18 @@ def _positive(importance: Floats) -> Floats:
 def _blocks(values: Floats, importance: Floats, block: int) -> tuple[Floats, Floats]:
     """Weights and how much their errors matter, both [values of a block, blocks].
 
-    An error counts by its column's importance alone: that is the expected error of the output. To let errors of large
-    weights count more, as other quantizers do, made KL 8 % higher (SmolLM2-135M, types of Q4_K_M).
+    An error counts by its column's importance, and more in large weights (as llama.cpp has it): by the root of the sum
+    of the weight's square and the block's mean square. Importance alone is the expected error of an output, but trusts
+    a short text: KL was 6 % lower for SmolLM2-135M and 22 % higher for Qwen2.5-Coder-0.5B, both as Q4_0.
     """
-    x = np.ascontiguousarray(values.reshape(-1, block).T)
-    tiled = np.broadcast_to(importance, values.shape).reshape(-1, block).T
-    return x, np.ascontiguousarray(tiled)
+    x = values.reshape(-1, block)
+    spread = np.sqrt(np.einsum("ij,ij->i", x, x) / np.float32(block))[:, None]
+    w = np.hypot(x, spread)
+    w.reshape(values.shape)[:] *= importance
+    x_t, w_t = np.ascontiguousarray(x.T), np.ascontiguousarray(w.T)
+    # A common factor changes nothing, and keeps sums of tiny weights away from float32's end.
+    w_t *= inverse_of(w_t.mean(axis=0))
+    return x_t, w_t
 
 
 def _symmetric(lowest: int, highest: int, x: Floats, w: Floats, search: bool) -> tuple[Floats, NDArray[np.float16]]:
