@@ -124,8 +124,8 @@ def make(method, source, target, ftype, types, importance, args):
 
 def check_llama_cpp_reads(path, peer_python):
     """Fail unless llama.cpp loads the file and says something."""
-    said = subprocess.run([peer_python, LOADER, path, PROMPT], check=True, capture_output=True, text=True).stdout.strip()
-    if not said:
+    said = subprocess.run([peer_python, LOADER, path, PROMPT], check=True, capture_output=True, text=True).stdout
+    if not (said := said.strip()):
         sys.exit(f"llama.cpp says nothing with {path}")
     print(f"llama.cpp reads the file of lpx: {PROMPT} {said!r}", file=sys.stderr)
 
