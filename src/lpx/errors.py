@@ -30,7 +30,7 @@ def error_line(message: object, help_code: str = LpxError.help_code) -> str:
 
 
 class ModelNotFoundError(LpxError):
-    """The named model is neither a path nor a name in the model directory."""
+    """The named model is neither a path nor a name in the model folder."""
 
     help_code = "LPX-E010"
     http_status = 404

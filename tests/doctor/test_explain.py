@@ -68,9 +68,9 @@ def test_index_names_every_page_and_pages_are_one_text() -> None:
 
 
 def test_codes_are_found_as_people_write_them() -> None:
-    for text in ("LPX-E040", "lpx-e040", "E040", "040", " e040 "):
+    for text in ("40", "lpx-e40", "LPX-E040", "lpx-e040", "E040", "040", " e040 "):
         assert parse_code(text) == "LPX-E040"
-    for text in ("port in use", "E40", "LPX-E0400", "", "E04O", "٠٤٠"):
+    for text in ("port in use", "LPX-E0400", "", "E04O", "٠٤٠"):
         assert parse_code(text) is None
     with pytest.raises(ConfigError, match="there is no page LPX-E999"):
         find_page("LPX-E999")

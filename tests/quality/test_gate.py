@@ -68,9 +68,9 @@ def outcome(text: str, **changes) -> str:
             for kind in ("different", "garbled", "empty", "refused")
         ),
         (
-            "stability",  # one loop is what the reference has, too
-            {"findings": [Finding("repetition", "p", "q", "a")]},
-            {"findings": [Finding("repetition", "p", "q", "a")] * 2},
+            "stability",  # the reference has one loop, and two more of ten prompts may be chance
+            {"findings": [Finding("repetition", "p", "q", "a")] * 3},
+            {"findings": [Finding("repetition", "p", "q", "a")] * 4},
         ),
     ],
 )

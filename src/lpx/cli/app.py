@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from lpx.cli import EXIT_INTERRUPTED, batch, bench, chat, doctor, explain, fit, models, run, serve, snapshot, tune
 from lpx.cli.eval import evaluate
+from lpx.cli.help_text import group_options
 from lpx.cli.late_failures import exit_code_after_success
 from lpx.cli.quantize import quantize
 from lpx.errors import OUTPUT_NOT_WRITTEN, LpxError, error_line
@@ -61,6 +62,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables cut the names of options where the terminal is narrow
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
@@ -104,7 +106,7 @@ def run_app() -> NoReturn:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        app(prog_name="lpx")
+        group_options(typer.main.get_command(app))(prog_name="lpx")
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except OSError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpx.cli.option_groups import ModelOptions, spread_options
+from lpx.cli.profile_option import ProfileOption
 
 if TYPE_CHECKING:
     from lpx.batch.file_run import FileRun
@@ -36,6 +37,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @spread_options
 def run(
     context: typer.Context,
+    profile: ProfileOption,
     model_options: ModelOptions,
     input_file: _Input = None,
     output_file: _Output = None,
@@ -98,6 +100,8 @@ def run(
         raise ConfigError("name the input with -i and the output with -o, or both in the file of --config")
     chosen = BatchConfig(order=order).order or given.order or "input"
     server = url or given.url
+    if server is None:
+        profile.announce(context)
     # LPX_MODEL is about engines of this machine: a server hears of a model only if this very run names one.
     typed = getattr(context.get_parameter_source("model"), "name", None) == "COMMANDLINE"
     model = (model_options.model if typed or server is None else None) or given.model

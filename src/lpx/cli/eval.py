@@ -15,6 +15,7 @@ import typer
 from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.late_failures import report_failure
 from lpx.cli.option_groups import ModelOptions, spread_options
+from lpx.cli.profile_option import ProfileOption
 
 if TYPE_CHECKING:
     from lpx.quality.evaluation import Evaluation
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 @spread_options
 def evaluate(
+    context: typer.Context,
+    profile: ProfileOption,
     model_options: ModelOptions,
     model_argument: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="As --model.", show_default=False)
@@ -88,6 +91,7 @@ def evaluate(
     from lpx.quality.reference import default_reference, parse_reference
     from lpx.quality.report import markdown
 
+    profile.announce(context)
     if model_argument is not None:
         model_options = dataclasses.replace(model_options, model=model_argument)
     wanted = [part for given in gate or () for part in (DEFAULT_BOUNDS if given == "default" else (given,))]

@@ -29,7 +29,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP: OpenAI's API, Anthropic's Messages, a WebSocket, and a console for browsers at /.
 
-    Example: lpx serve --model-path models/ --port 8080
+    Example: lpx serve --port 8080
 
     With a profile, such as lpx tune writes: lpx serve --profile lpx.toml
 

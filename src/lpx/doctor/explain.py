@@ -12,7 +12,7 @@ from pathlib import Path
 from lpx.errors import ConfigError
 
 PAGES = Path(__file__).with_name("pages")
-_CODE = re.compile(r"(?:LPX-)?E?(\d{3})", re.IGNORECASE | re.ASCII)
+_CODE = re.compile(r"(?:LPX-)?E?(\d{1,3})", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ def all_pages() -> list[Page]:
 
 
 def parse_code(text: str) -> str | None:
-    """`LPX-E040` for `LPX-E040`, `e040` or `040`; None for what is no code."""
+    """`LPX-E040` for `LPX-E040`, `e040`, `040` or `40`; None for what is no code."""
     match = _CODE.fullmatch(text.strip())
-    return f"LPX-E{match[1]}" if match else None
+    return f"LPX-E{int(match[1]):03}" if match else None
 
 
 def codes_in(text: str) -> list[str]:

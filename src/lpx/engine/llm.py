@@ -32,7 +32,7 @@ Messages = list[dict[str, Any]]
 class LLM:
     """A loaded model. Use it as a context manager, or call `close`, to give its memory and threads back.
 
-    `model` is a path or a name in the model directory; the other arguments are those of `EngineOptions`. One call
+    `model` is a path or a name in the model folder; the other arguments are those of `EngineOptions`. One call
     runs at a time; a second thread waits for the first.
 
     Raises what `Engine.load` raises.

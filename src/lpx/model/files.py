@@ -54,13 +54,14 @@ def resolve_model(name_or_path: str, models_dir: Path | None = None) -> Path:
         if version is not None and (_exists(models_dir / name) or _exists(models_dir / f"{name}.gguf")):
             found = _inside(version_path(models_dir / name, version), models_dir)
             return _inside(_model_at(found, as_it_is=True), models_dir)
-        for candidate in (models_dir / path, models_dir / f"{name_or_path}.gguf"):
+        in_folder = () if name_or_path.endswith("/") else (models_dir / f"{name_or_path}.gguf",)
+        for candidate in (models_dir / path, *in_folder):
             if _exists(candidate):
                 return _inside(_model_at(_inside(candidate, models_dir)), models_dir)
             searched.append(str(candidate))
     raise ModelNotFoundError(
         f"there is no model {_clipped(name_or_path)!r}; looked for {', '.join(map(_clipped, searched))}. Give a .gguf "
-        "file, a folder with config.json and .safetensors files, or a name in the model directory"
+        "file, a folder with config.json and .safetensors files, or a name in the model folder"
     )
 
 
@@ -72,10 +73,10 @@ def _exists(path: Path) -> bool:
 
 
 def _inside(path: Path, models_dir: Path) -> Path:
-    """`path`, unless a link leads out of the model directory: a name never reaches what lies elsewhere."""
+    """`path`, unless a link leads out of the model folder: a name never reaches what lies elsewhere."""
     if not path.resolve().is_relative_to(models_dir.resolve()):
         raise ModelNotFoundError(
-            f"{path} leads out of the model directory by a link; give the path of the model itself, or bring it in "
+            f"{path} leads out of the model folder by a link; give the path of the model itself, or bring it in "
             "with: lpx models import"
         )
     return path

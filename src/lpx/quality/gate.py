@@ -23,6 +23,7 @@ _USES: dict[str, CheckName] = {
     "stability": "stability",
     "review": "review",
 }
+_MORE_LOOPS = 0.2  # of the prompts: greedy answers of small models fall into a loop by a hair, or stay out of it
 _HOW = "kl:0.01, p99_kl:0.1, top1:0.98, ppl:+1%, ppl:15, weights, stability, review:-5%, review:60%"
 
 
@@ -141,7 +142,7 @@ def _weights(evaluation: Evaluation, bound: Bound) -> _Judged:
 
 
 def _stability(evaluation: Evaluation, bound: Bound) -> _Judged:
-    """No unequal, garbled, empty or refused answer; loops and cut answers no more than the reference has."""
+    """No unequal, garbled, empty or refused answer; loops about as rare as the reference's."""
     found = evaluation.subject.stability
     other = evaluation.reference.stability if evaluation.reference is not None else None
     if found is None:
@@ -150,8 +151,12 @@ def _stability(evaluation: Evaluation, bound: Bound) -> _Judged:
     if hard:
         return "failed", f"{len(hard)} findings, the first is {hard[0].kind}: {hard[0].prompt!r}, {hard[0].place}"
     said = f"{found.prompts} prompts, {found.runs} runs each, all the same"
-    if other is not None and (now := found.count("repetition")) > (before := other.count("repetition")):
-        return "failed", f"{now} answers with loops, {before} of the reference's"
+    if other is not None:
+        now, before = found.count("repetition"), other.count("repetition")
+        if now - before > _MORE_LOOPS * found.prompts:
+            return "failed", f"{now} answers with loops, {before} of the reference's"
+        if now > before:
+            said += f"; {now} with loops, {before} of the reference's, which chance may make of so few"
     return "passed", said
 
 

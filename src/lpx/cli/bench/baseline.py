@@ -10,6 +10,7 @@ import typer
 
 from lpx.cli.bench.recording import LedgerFile, LedgerOptions, open_ledger, record
 from lpx.cli.option_groups import ModelOptions, spread_options
+from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
 from lpx.cli.tables import count_of, print_table
 
@@ -26,7 +27,9 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("set")
 @spread_options
 def set_baseline(
+    context: typer.Context,
     name: _Name,
+    profile: ProfileOption,
     model_options: ModelOptions,
     run: Annotated[
         str | None,
@@ -83,6 +86,7 @@ def set_baseline(
         from lpx.bench.engine_subject import model_path
         from lpx.cli.loading import resolve_engine_options
 
+        profile.announce(context)
         engine_options = resolve_engine_options(model_options, measure_steps=False)
         path = model_path(engine_options)
         engine = {**settings_of(engine_options), "model": str(path)}

@@ -10,12 +10,15 @@ import typer
 
 from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.option_groups import ModelOptions, spread_options
+from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
 from lpx.cli.tables import count_of, print_table
 
 
 @spread_options
 def naive(
+    context: typer.Context,
+    profile: ProfileOption,
     model_options: ModelOptions,
     input_len: Annotated[int, typer.Option("--input-len", help="Tokens of each prompt.")] = 128,
     output_len: Annotated[int, typer.Option("--output-len", help="Tokens of each answer.")] = 64,
@@ -48,6 +51,7 @@ def naive(
     from lpx.bench.naive import DECODE, PREFILL, NaiveSettings, measure_naive
     from lpx.cli.loading import resolve_engine_options
 
+    profile.announce(context)
     options = resolve_engine_options(model_options, measure_steps=False)
     path = model_path(options)
     engine = {**settings_of(options), "model": str(path)}

@@ -23,13 +23,16 @@ def remove(
     """
     from lpx import store
     from lpx.cli.models.rows import size, version_row
+    from lpx.errors import ConfigError
     from lpx.model.models_dir import split_version
     from lpx.store.versions import matching
     from lpx.store.versions import remove as remove_version
 
     folder = store.models_dir(models_dir)
     doomed = matching(folder, names)
-    if not yes and sys.stdin.isatty():
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError("nobody can be asked here; --yes removes the models without asking")
         for model in doomed:
             print(f"{model.spelled}  {size(model.file_bytes)}  {model.path}", file=sys.stderr)
         typer.confirm("remove?", abort=True, err=True)

@@ -1,0 +1,45 @@
+"""Help in plain columns, options under the headings of their panels: names are never cut, however narrow it is."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+
+def group_options(command: Any) -> Any:
+    """Have `command` and all below it list their options by panel; returns it."""
+    commands = getattr(command, "commands", None)
+    if commands:
+        command.format_commands = MethodType(_format_commands, command)
+        for below in commands.values():
+            group_options(below)
+    else:
+        command.format_options = MethodType(_format_options, command)
+    return command
+
+
+def _format_commands(group: Any, ctx: Any, formatter: Any) -> None:
+    with formatter.section("Commands"):
+        formatter.write_dl(
+            [
+                (name, " ".join((command.help or "").split("\n\n")[0].split()))
+                for name, command in group.commands.items()
+            ]
+        )
+
+
+def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
+    arguments: list[tuple[str, str]] = []
+    panels: dict[str, list[tuple[str, str]]] = {"Options": []}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is None:
+            continue
+        if parameter.param_type_name == "argument":
+            arguments.append(record)
+        else:
+            panels.setdefault(getattr(parameter, "rich_help_panel", None) or "Options", []).append(record)
+    for name, records in {"Arguments": arguments, **panels}.items():
+        if records:
+            with formatter.section(name):
+                formatter.write_dl(records)
