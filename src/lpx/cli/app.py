@@ -14,6 +14,7 @@ from lpx.cli import EXIT_INTERRUPTED, batch, bench, chat, doctor, explain, fit, 
 from lpx.cli.eval import evaluate
 from lpx.cli.help_text import group_options
 from lpx.cli.late_failures import exit_code_after_success
+from lpx.cli.quantize import quantize
 from lpx.errors import OUTPUT_NOT_WRITTEN, LpxError, error_line
 
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -70,6 +71,7 @@ app.command("serve")(serve.serve)
 app.command("fit")(fit.fit)
 app.command("tune")(tune.tune)
 app.command("eval")(evaluate)
+app.command("quantize")(quantize)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.add_typer(snapshot.app, name="snapshot")

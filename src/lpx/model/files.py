@@ -23,6 +23,7 @@ from lpx.model.gguf_shards import is_later_shard, open_shards
 from lpx.model.gguf_tokenizer import tokenizer_from_gguf
 from lpx.model.hf_config import config_from_hf
 from lpx.model.hf_folder import HfFolder
+from lpx.model.int4_checkpoint import int4_format, unpack_checkpoint
 from lpx.model.mapped_file import MappedFile, StoredTensor
 from lpx.model.models_dir import current_path, read_manifest, split_version, version_path
 from lpx.model.pooling import Pooling, pooling_from_folder, pooling_from_gguf
@@ -217,7 +218,12 @@ def _matrix(rule: WeightRule, stored: StoredTensor, data: NDArray[np.uint8]) -> 
     misplaced = stored.type.block_values == 1 and data.ctypes.data % stored.type.block_bytes != 0
     row_map = _half_split_rows(rule) if rule.interleaved_heads else None
     return WeightTensor(
-        rule.name, stored.type.name, rule.shape, data.copy() if misplaced else data, row_map, mapped=not misplaced
+        rule.name,
+        stored.type.name,
+        rule.shape,
+        data.copy() if misplaced else data,
+        row_map,
+        mapped=stored.file.is_mapped and not misplaced,
     )
 
 
@@ -295,8 +301,12 @@ def _open_folder(path: Path, max_model_len: int | None) -> ModelFiles:
     folder = HfFolder(path)
     name = path.resolve().name
     config, tied = config_from_hf(folder.config, name, str(path / "config.json"), max_model_len)
-    files, tensors = read_shards(path)
+    form = int4_format(folder.config, str(path / "config.json"))
+    files, tensors = read_shards(path, integers=form is not None)
     try:
+        if form is not None:
+            matrices, tensors = unpack_checkpoint(tensors, form, str(path))
+            files += matrices
         vision = folder.config.get("model_type") == "gemma3"
         weight_map = map_weights(config, tensors, "safetensors", str(path), tied=tied, vision=vision)
         source = folder.tokenizer_source(config.vocab_size)

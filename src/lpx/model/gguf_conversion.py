@@ -8,7 +8,7 @@ cannot be told in GGUF is refused instead of changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from lpx.model.weight_names import WeightRule, gguf_name
 
 # What --to takes, the type of matrices, and llama.cpp's number for such a file (general.file_type).
 TARGETS = {"f32": ("F32", 0), "f16": ("F16", 1), "bf16": ("BF16", 32), "q8": ("Q8_0", 7)}
+FREQUENCY_FACTORS = "rope_freqs.weight"
 _CHUNK_VALUES = 1 << 22
 _BLOCK = 32  # values that share a scale in Q8_0
 
@@ -74,6 +75,43 @@ def config_metadata(config: ModelConfig, config_json: Mapping[str, Any], name: s
     }
 
 
+@dataclass(frozen=True, slots=True)
+class FolderTensor:
+    """A tensor of the GGUF file to come, still in the folder's own file."""
+
+    name: str  # in GGUF
+    shape: tuple[int, ...]
+    stored: StoredTensor
+    heads: int  # whose rows are re-ordered for interleaved rotary pairs; 0: none
+    offset: float  # added to each value
+
+    def rows(self, begin: int, end: int) -> Floats:
+        """Some rows as GGUF orders them: [end - begin, columns] of a matrix, [1, end - begin] of a vector."""
+        raw = self.stored.view().reshape(self.shape[0], -1)
+        chosen = raw[_interleaved_rows(self.shape[0], self.heads)[begin:end]] if self.heads else raw[begin:end]
+        values = _floats(chosen, self.stored.type.name)
+        return values + np.float32(self.offset) if self.offset else values
+
+
+def folder_tensors(
+    config: ModelConfig, rules: tuple[WeightRule, ...], stored: Mapping[str, StoredTensor]
+) -> Iterator[FolderTensor]:
+    """Every tensor of the model but the rotary factors. Raises UnsupportedModelError for weights of 4 bits."""
+    if packed := next((tensor for tensor in stored.values() if tensor.type.block_values != 1), None):
+        raise UnsupportedModelError(
+            f"{packed.file.path} is quantized to 4 bits already: run it as it is, or take the unquantized model"
+        )
+    arch = ARCHITECTURES[config.architecture]
+    for source in dict.fromkeys(rule.source for rule in rules):
+        first = next(rule for rule in rules if rule.source == source)
+        fused = len(first.source_shape) == 2 and first.source_shape != first.shape
+        heads = 0
+        if arch.interleaved_in_gguf and first.name.rpartition(".")[2] in ("q", "q_bias", "k", "k_bias"):
+            heads = config.num_heads if first.name.rpartition(".")[2].startswith("q") else config.num_kv_heads
+        name = gguf_name(first.name, fused=fused)
+        yield FolderTensor(name, first.source_shape, stored[source], heads, first.norm_offset)
+
+
 def tensors_of(
     config: ModelConfig,
     config_json: Mapping[str, Any],
@@ -85,24 +123,14 @@ def tensors_of(
 
     A matrix whose rows are no whole blocks stays F16 when `target` is quantized.
     """
-    arch = ARCHITECTURES[config.architecture]
-    for source in dict.fromkeys(rule.source for rule in rules):
-        parts = [rule for rule in rules if rule.source == source]
-        first = parts[0]
-        fused = len(first.source_shape) == 2 and first.source_shape != first.shape
-        name = gguf_name(first.name, fused=fused)
-        heads = 0
-        if arch.interleaved_in_gguf and first.name.rpartition(".")[2] in ("q", "q_bias", "k", "k_bias"):
-            heads = config.num_heads if first.name.rpartition(".")[2].startswith("q") else config.num_kv_heads
-        shape = first.source_shape
-        kind = "F32" if len(shape) == 1 else TARGETS[target][0]
-        if kind == "Q8_0" and shape[-1] % _BLOCK:
+    for tensor in folder_tensors(config, rules, stored):
+        kind = "F32" if len(tensor.shape) == 1 else TARGETS[target][0]
+        if kind == "Q8_0" and tensor.shape[-1] % _BLOCK:
             kind = "F16"
-        data = partial(_pieces, stored[source], shape, kind, heads, first.norm_offset)
-        yield GgufTensor(name, TYPES[kind], shape, data)
-    factors = _frequency_factors(config, config_json)
+        yield GgufTensor(tensor.name, TYPES[kind], tensor.shape, partial(_pieces, tensor, kind))
+    factors = frequency_factors(config, config_json)
     if factors is not None:
-        yield GgufTensor("rope_freqs.weight", TYPES["F32"], factors.shape, lambda: [factors])
+        yield GgufTensor(FREQUENCY_FACTORS, TYPES["F32"], factors.shape, lambda: [factors])
 
 
 def check_same(before: ModelConfig, after: ModelConfig) -> None:
@@ -128,20 +156,13 @@ def check_same(before: ModelConfig, after: ModelConfig) -> None:
         )
 
 
-def _pieces(
-    stored: StoredTensor, shape: tuple[int, ...], kind: str, heads: int, offset: float
-) -> Iterator[NDArray[Any]]:
+def _pieces(tensor: FolderTensor, kind: str) -> Iterator[NDArray[Any]]:
     """The bytes of a tensor in another type, so many rows at a time."""
-    columns = shape[-1] if len(shape) == 2 else 1
-    rows = shape[0]
-    order = _interleaved_rows(rows, heads) if heads else None
+    columns = tensor.shape[-1] if len(tensor.shape) == 2 else 1
     step = max(1, _CHUNK_VALUES // columns)
-    raw = stored.view().reshape(rows, -1)
-    for begin in range(0, rows, step):
-        chosen = raw[begin : begin + step] if order is None else raw[order[begin : begin + step]]
-        values = _floats(chosen, stored.type.name)
-        yield _ENCODERS[kind](values + np.float32(offset) if offset else values)
-    stored.file.drop(stored.offset, stored.nbytes)
+    for begin in range(0, tensor.shape[0], step):
+        yield _ENCODERS[kind](tensor.rows(begin, min(tensor.shape[0], begin + step)))
+    tensor.stored.file.drop(tensor.stored.offset, tensor.stored.nbytes)
 
 
 def _floats(raw: NDArray[np.uint8], kind: str) -> Floats:
@@ -211,7 +232,7 @@ def _linear_factor(text: Mapping[str, Any]) -> float | None:
     return float(rope["factor"]) if kind == "linear" else None
 
 
-def _frequency_factors(config: ModelConfig, config_json: Mapping[str, Any]) -> Floats | None:
+def frequency_factors(config: ModelConfig, config_json: Mapping[str, Any]) -> Floats | None:
     """Llama 3's scaling, one divisor a pair; other kinds have keys, or are found different by `check_same`."""
     if _scaling(config_json)[0] != "llama3":
         return None

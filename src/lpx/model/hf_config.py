@@ -22,6 +22,7 @@ from lpx.model.architectures import (
 )
 from lpx.model.config import LayerConfig, ModelConfig, RotaryConfig
 from lpx.model.config_values import ConfigValues
+from lpx.model.int4_checkpoint import int4_format
 
 _ARCHITECTURE_OF = {"gemma3_text": "gemma3", "gemma3": "gemma3"}  # model_type -> our name, where they differ
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
@@ -54,13 +55,7 @@ def config_from_hf(
     arch = ARCHITECTURES.get(_ARCHITECTURE_OF.get(model_type, model_type))
     if arch is None:
         raise refuse_architecture(model_type, where)
-    if "quantization_config" in top:
-        section = top.section("quantization_config")
-        method = section.text("quant_method", "unknown") if section else "unknown"
-        raise UnsupportedModelError(
-            f"{where}: weights quantized by {method!r} are not supported. Use the unquantized model, which LPX can "
-            "quantize at load (--quantization), or a GGUF file"
-        )
+    int4_format(config_json, where)  # refuses what cannot be read
     values = top
     tied = top.flag("tie_word_embeddings", arch.tied_by_default) if "tie_word_embeddings" in top else None
     if model_type == "gemma3" and "text_config" in top:

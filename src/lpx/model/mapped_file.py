@@ -28,6 +28,8 @@ _PAGE = mmap.PAGESIZE
 class MappedFile:
     """A read-only mapping of a whole regular file."""
 
+    is_mapped = True  # of views: their memory may be given back
+
     def __init__(self, path: Path) -> None:
         self.path = path
         try:

@@ -7,13 +7,13 @@ range, and that the ranges cover the data without gap or overlap. Format: https:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lpx.errors import ModelFileError, UnsupportedModelError
 from lpx.model.mapped_file import MappedFile, StoredTensor
-from lpx.model.tensor_types import TYPES
+from lpx.model.tensor_types import TYPES, TensorType
 
 _MAX_HEADER_BYTES = 100_000_000
 _MAX_INDEX_BYTES = 100_000_000
@@ -24,20 +24,24 @@ _OTHER_TYPES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "I32": 4, "U32": 4,
     "I64": 8, "U64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
-_READABLE = ("F32", "F16", "BF16")
+_FLOATS = {name: TYPES[name] for name in ("F32", "F16", "BF16")}
+_INTEGERS = {"I32": TensorType("I32", 1, 4)}
 
 
-def read_safetensors(path: Path) -> tuple[MappedFile, dict[str, StoredTensor]]:
-    """Map one file and check its header. The caller closes the mapping. Raises ModelFileError."""
+def read_safetensors(path: Path, *, integers: bool = False) -> tuple[MappedFile, dict[str, StoredTensor]]:
+    """Map one file and check its header; with `integers`, I32 is a type like others.
+
+    The caller closes the mapping. Raises ModelFileError.
+    """
     file = MappedFile(path)
     try:
-        return file, _read_header(file)
+        return file, _read_header(file, _FLOATS | _INTEGERS if integers else _FLOATS)
     except BaseException:
         file.close()
         raise
 
 
-def _read_header(file: MappedFile) -> dict[str, StoredTensor]:
+def _read_header(file: MappedFile, readable: Mapping[str, TensorType]) -> dict[str, StoredTensor]:
     path = file.path
     if file.size < 8:
         raise ModelFileError(f"{path}: cut off: {file.size} bytes are no safetensors file")
@@ -55,7 +59,7 @@ def _read_header(file: MappedFile) -> dict[str, StoredTensor]:
             if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
                 raise ModelFileError(f"{path}: __metadata__ must map strings to strings")
             continue
-        tensors[name] = _tensor(file, name, entry, start, data_bytes)
+        tensors[name] = _tensor(file, name, entry, start, data_bytes, readable)
     end = start
     for tensor in sorted(tensors.values(), key=lambda t: (t.offset, t.nbytes)):
         if tensor.offset < end:
@@ -70,18 +74,20 @@ def _read_header(file: MappedFile) -> dict[str, StoredTensor]:
     return tensors
 
 
-def _tensor(file: MappedFile, name: str, entry: Any, start: int, data_bytes: int) -> StoredTensor:
+def _tensor(
+    file: MappedFile, name: str, entry: Any, start: int, data_bytes: int, readable: Mapping[str, TensorType]
+) -> StoredTensor:
     where = f"{file.path}: tensor {name!r}"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ModelFileError(f"{where} must have exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str):
         raise ModelFileError(f"{where} has a dtype that is not a string")
-    if dtype not in _READABLE:
+    if dtype not in readable:
         if dtype in _OTHER_TYPES:
             raise UnsupportedModelError(
-                f"{where} has dtype {dtype}. LPX reads {', '.join(_READABLE)}; quantized safetensors (GPTQ, AWQ, FP8 "
-                "and others) are not supported: use the unquantized model or a GGUF file"
+                f"{where} has dtype {dtype}. LPX reads {', '.join(_FLOATS)}, and the I32 of 4-bit AWQ and GPTQ "
+                "checkpoints whose config.json has their quantization_config: use the unquantized model or a GGUF file"
             )
         raise ModelFileError(f"{where} has the unknown dtype {dtype[:40]!r}")
     if not isinstance(shape, list) or len(shape) > _MAX_DIMS or not all(_is_count(dim, _MAX_DIM) for dim in shape):
@@ -92,12 +98,12 @@ def _tensor(file: MappedFile, name: str, entry: Any, start: int, data_bytes: int
     count = 1
     for dim in shape:
         count *= dim  # Python's integers do not overflow
-    wanted = count * TYPES[dtype].block_bytes
+    wanted = count * readable[dtype].block_bytes
     if begin > end or end - begin != wanted:
         raise ModelFileError(
             f"{where} has the range {begin} to {end}, but its shape {shape} and {dtype} need {wanted} bytes"
         )
-    return StoredTensor(name, TYPES[dtype], tuple(shape), file, start + begin, wanted)
+    return StoredTensor(name, readable[dtype], tuple(shape), file, start + begin, wanted)
 
 
 def _is_count(value: Any, limit: int) -> bool:
@@ -150,14 +156,17 @@ def _shard(folder: Path, name: str, index_path: Path) -> Path:
     return path
 
 
-def read_shards(folder: Path) -> tuple[list[MappedFile], dict[str, StoredTensor]]:
-    """Map all safetensors files of a folder and check them against their index. The caller closes the mappings."""
+def read_shards(folder: Path, *, integers: bool = False) -> tuple[list[MappedFile], dict[str, StoredTensor]]:
+    """Map all safetensors files of a folder and check them against their index; `integers` as above.
+
+    The caller closes the mappings.
+    """
     paths, index = shard_paths(folder)
     files: list[MappedFile] = []
     tensors: dict[str, StoredTensor] = {}
     try:
         for path in paths:
-            file, found = read_safetensors(path)
+            file, found = read_safetensors(path, integers=integers)
             files.append(file)
             if twice := sorted(found.keys() & tensors.keys()):
                 raise ModelFileError(f"{path}: tensor {twice[0]!r} is in another file of the model too")
