@@ -44,6 +44,28 @@ def test_record_goes_through_a_file_and_equals_itself(tmp_path: Path) -> None:
     assert again["packages"]["rich"]
 
 
+def test_secrets_are_known_by_name_and_by_form_wherever_they_stand(tmp_path: Path) -> None:
+    profile = tmp_path / "lpx.toml"
+    profile.write_text(
+        'auth = "Bearer MARKER"\npasswd = "MARKER"\nurl = "https://u:MARKER@h/x"\nmax_num_batched_tokens = 512\n'
+        'api_key_file = "keys.txt"\n[[backends]]\napi_key = "MARKER"\nurls = ["http://u:MARKER@h", "hf_MARKER"]\n'
+    )
+    variables = {
+        "LPX_AUTH": "Bearer MARKER",
+        "LPX_PASSPHRASE": "MARKER",
+        "LPX_HUB_URL": "https://u:MARKER@h",
+        "LPX_OTHER": "sk-MARKER",
+        "LPX_MAX_NUM_BATCHED_TOKENS": "512",
+    }
+    taken = take_snapshot([], variables, profile)
+    assert "MARKER" not in json.dumps(taken)
+    assert taken["settings"]["LPX_HUB_URL"] == "https://h"
+    assert taken["settings"]["LPX_MAX_NUM_BATCHED_TOKENS"] == "512"
+    values = taken["profile"]["values"]
+    assert values["max_num_batched_tokens"] == 512
+    assert values["backends.0.urls"] == ["http://h", "set"]
+
+
 def test_no_secret_is_kept(tmp_path: Path) -> None:
     (tmp_path / "lpx.toml").write_text('port = 1\n[serve]\napi_key = "MARKER-1"\nhf_token = "MARKER-2"\n')
     variables = {"LPX_API_KEY": "MARKER-3", "LPX_PORT": "8081", "OTHER_SECRET": "MARKER-4", "HF_TOKEN": "MARKER-5"}

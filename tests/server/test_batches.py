@@ -347,10 +347,16 @@ def test_broken_forms_are_refused(serve: Serve, data_dir: Path, body: bytes, con
     assert list((data_dir / "files").iterdir()) == []
 
 
-def test_wrong_fields_of_an_upload_are_named(serve: Serve) -> None:
+def test_wrong_fields_of_an_upload_are_named(serve: Serve, data_dir: Path) -> None:
     server = serve()
     assert upload(server, fields={"purpose": "fine-tune"}).json()["error"]["param"] == "purpose"
-    assert upload(server, fields={"expires_after[seconds]": "1"}).json()["error"]["param"] == "expires_after"
+    for seconds in ("1", "0" * 8 + "3600" + "9" * 20, "9" * 60, "-3600", "٣٦٠٠"):
+        refused = upload(server, fields={"expires_after[seconds]": seconds})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "expires_after")
+    for limit in ("0" * 10 + "1" + "9" * 20, "9" * 5001, "0", "x"):
+        for path in ("/v1/files", "/v1/batches"):
+            assert server.get(path, params={"limit": limit}).json()["error"]["param"] == "limit"
+    assert list((data_dir / "files").iterdir()) == []
     assert server.post("/v1/files", {"purpose": "batch"}).status_code == 415
     kept = upload(server, name="../../etc/你好.jsonl", fields={"expires_after[seconds]": "3600"}).json()
     assert kept["filename"] == "你好.jsonl"

@@ -12,6 +12,7 @@ import pytest
 from lpx.errors import DownloadError, ModelFileError, ModelInUseError, ModelNotFoundError, ModelStoreError
 from lpx.model.files import resolve_model
 from lpx.model.in_use import ModelHold
+from lpx.store import manifest
 from lpx.store.folder import StoredModel, find_stored, list_models, list_versions
 from lpx.store.importing import import_model
 from lpx.store.verify import verify
@@ -234,3 +235,29 @@ def test_a_disk_that_fills_up_leaves_the_versions_as_they_were(
             break
     monkeypatch.setattr(os, "fsync", real)
     assert current(folder) == "v4"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"path": "../../../victim/secret.txt"},
+        {"path": "/etc/passwd"},
+        {"path": "a/../../b"},
+        {"path": "a\\..\\b"},
+        {"path": "a//b"},
+        {"path": ""},
+        {"path": "a\nb"},
+        {"path": 5},
+        {"bytes": -1},
+        {"bytes": 1e400},
+        {"bytes": True},
+        {"sha256": "\ud800"},
+    ],
+)
+def test_a_manifest_of_others_names_nothing_outside_its_folder(tmp_path: Path, record: dict[str, object]) -> None:
+    file = {"path": "model.gguf", "bytes": 1, "sha256": "0" * 64, **record}
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"name": "m", "version": "v", "format": "gguf", "files": [file]})
+    )
+    with pytest.raises(ModelStoreError, match="cannot be understood"):
+        manifest.read(tmp_path)

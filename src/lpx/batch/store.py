@@ -208,7 +208,7 @@ class BatchStore:
             marks = ", ".join(f":{each.name}" for each in fields(StoredFile))
             try:
                 self._database.execute(f"INSERT OR REPLACE INTO files VALUES ({marks})", asdict(kept))
-            except sqlite3.Error:
+            except BaseException:  # a text that no row names would never be deleted
                 (self._files / name).unlink(missing_ok=True)
                 raise
         return kept

@@ -19,7 +19,9 @@ from lpx.doctor.environment import read_environment
 from lpx.errors import ConfigError
 
 FORMAT = 1
-_SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
+_SECRET = re.compile(r"key|token(?!s)|secret|pass|pwd|auth|cred|bearer|cookie", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")  # user and password of an address
+_SECRET_VALUE = re.compile(r"^\s*(bearer|basic)\s|^(sk|hf|ghp|glpat|xox[a-z])[-_]", re.IGNORECASE)
 _MOST_BYTES = 16 << 20
 
 
@@ -58,9 +60,7 @@ def take_snapshot(
             for model in models
         },
         "settings": {
-            name: "set" if _SECRET.search(name) else value
-            for name, value in sorted(variables.items())
-            if name.startswith("LPX_")
+            name: _without_secret(name, value) for name, value in sorted(variables.items()) if name.startswith("LPX_")
         },
     }
     text = _read(profile)
@@ -97,7 +97,25 @@ def _profile_values(text: str) -> dict[str, Any]:
     except (ImportError, ValueError):
         return {}
     plain = json.loads(json.dumps(values, default=str))
-    return {"values": {name: "set" if _SECRET.search(name) else value for name, value in flatten(plain).items()}}
+    return {"values": {name: _without_secret(name, value) for name, value in flatten(_keyed(plain)).items()}}
+
+
+def _keyed(value: Any) -> Any:
+    """Lists as tables by position, so that what lies in them has names, too."""
+    if isinstance(value, list) and any(isinstance(each, (dict, list)) for each in value):
+        value = {str(place): each for place, each in enumerate(value)}
+    return {name: _keyed(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _without_secret(name: str, value: Any) -> Any:
+    """`value`, or "set" where its name or its form tells that it is for nobody's eyes."""
+    if isinstance(value, list):
+        return "set" if _SECRET.search(name) else [_without_secret(name, each) for each in value]
+    if isinstance(value, str) and value:
+        if _SECRET_VALUE.search(value):
+            return "set"
+        value = _CREDENTIALS.sub("", value)
+    return "set" if _SECRET.search(name) and value not in (None, "", True, False) else value
 
 
 def write_snapshot(path: Path, snapshot: Mapping[str, Any]) -> None:

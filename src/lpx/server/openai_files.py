@@ -135,25 +135,30 @@ def _check_fields(fields: dict[str, str]) -> tuple[str, int | None]:
         raise InvalidRequestError('purpose must be "batch": files are kept for batches only.', param="purpose")
     if fields.get("expires_after[anchor]", "created_at") != "created_at":
         raise InvalidRequestError('expires_after[anchor] must be "created_at".', param="expires_after")
-    seconds = fields.get("expires_after[seconds]")
-    if seconds is None:
+    given = fields.get("expires_after[seconds]")
+    if given is None:
         return "batch", None
-    if not (seconds.isascii() and seconds.isdigit()) or not (_SHORTEST_KEEP_S <= int(seconds[:12]) <= _LONGEST_KEEP_S):
+    seconds = _whole(given, _SHORTEST_KEEP_S, _LONGEST_KEEP_S)
+    if seconds is None:
         raise InvalidRequestError(
             f"expires_after[seconds] must be a whole number from {_SHORTEST_KEEP_S} to {_LONGEST_KEEP_S}.",
             param="expires_after",
         )
-    return "batch", int(seconds)
+    return "batch", seconds
+
+
+def _whole(text: str, least: int, most: int) -> int | None:
+    """The number that `text` writes out in digits; None for anything else, and for one out of range."""
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(most)):
+        return None
+    return number if least <= (number := int(text)) <= most else None
 
 
 def page_of(request: Request, usual: int, most: int) -> tuple[int, str | None]:
     """`limit` and `after` of a list. Raises `InvalidRequestError`."""
     given = request.query_params.get("limit")
-    if given is None:
-        limit = usual
-    elif given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= most:
-        limit = int(given)
-    else:
+    limit = usual if given is None else _whole(given, 1, most)
+    if limit is None:
         raise InvalidRequestError(f"limit must be a whole number from 1 to {most}.", param="limit")
     return limit, request.query_params.get("after")
 

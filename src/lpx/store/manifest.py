@@ -62,8 +62,9 @@ def read(directory: Path) -> Manifest:
     values = read_whole_manifest(directory)
     try:
         listed = values["files"]
-        assert isinstance(listed, list)
-        files = tuple(FileRecord(str(each["path"]), int(each["bytes"]), str(each["sha256"])) for each in listed)
+        if not isinstance(listed, list) or not _is_plain(values):
+            raise ValueError(listed)
+        files = tuple(FileRecord(_inside(each["path"]), _size(each["bytes"]), str(each["sha256"])) for each in listed)
         measured = values.get("measured")
         measured = measured if isinstance(measured, list) else []
         texts = {key: values.get(key) for key in ("revision", "licence", "title", "tokenizer_sha256", "derived_from")}
@@ -77,8 +78,32 @@ def read(directory: Path) -> Manifest:
             measured=tuple(each for each in measured if isinstance(each, dict)),
             **{key: value if isinstance(value, str) else None for key, value in texts.items()},
         )
-    except (KeyError, TypeError, ValueError, AssertionError):
+    except (KeyError, TypeError, ValueError):
         raise ModelStoreError(f"{directory / MANIFEST} cannot be understood; pull or import the model again") from None
+
+
+def _inside(path: Any) -> str:
+    """A path below the version's folder as it is written; whoever made the manifest may have meant another place."""
+    if not isinstance(path, str) or not path.isprintable() or "\\" in path:
+        raise ValueError(path)
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise ValueError(path)
+    return path
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _is_plain(values: Mapping[str, Any]) -> bool:
+    """Whether all of it can be written as JSON again, in UTF-8."""
+    try:
+        json.dumps(values, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def now() -> str:
