@@ -219,3 +219,16 @@ def test_no_room_for_the_order_loses_nothing(source: InputFile, path: Path) -> N
         output.put_in_order()
     assert path.read_bytes() == whole
     assert isinstance(output, OutputFile)
+
+
+def test_what_a_link_means_is_written_and_the_link_stays(source: InputFile, path: Path, tmp_path: Path) -> None:
+    link, target = tmp_path / "link.jsonl", tmp_path / "elsewhere.jsonl"
+    link.symlink_to(target)  # it is not there yet
+    output = open_output(link, resume=True, source=source)
+    output.close()
+    assert link.is_symlink()
+    assert target.is_file()
+    link.unlink()
+    link.symlink_to(link)
+    with pytest.raises(BatchFileError, match="cannot be written"):
+        open_output(link, resume=True, source=source)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import json
 import tracemalloc
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lpx.batch import http_target
 from lpx.batch.errors import TargetGone, TargetUnreachable
 from lpx.batch.http_target import HttpTarget, retry_after_s
 from lpx.batch.input_file import InputFile
@@ -220,6 +223,75 @@ def test_the_only_model_is_named_where_a_line_names_none() -> None:
     server.shutdown()
     server.server_close()
     assert model == answer.body["model"] == "answers"
+
+
+def from_server(
+    answer: bytes, then: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None, **more: Any
+) -> Any:
+    """What `send` makes of a server that answers any request with these bytes, and then goes on so."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            writer.write(answer)
+            await writer.drain()
+            if then is not None:
+                await then(writer)
+        writer.close()
+
+    async def ask() -> Any:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            async with HttpTarget(url, **more) as target:
+                return await target.send(LineRequest(None, "/v1/completions", {"prompt": "x"}), "id")
+        finally:
+            server.close()
+
+    return asyncio.run(ask())
+
+
+def ok(body: bytes, *fields: str) -> bytes:
+    return "\r\n".join(["HTTP/1.1 200 OK", f"content-length: {len(body)}", *fields, "", ""]).encode() + body
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_an_answer_with_a_number_that_is_none_is_no_answer(number: str) -> None:
+    with pytest.raises(TargetUnreachable, match="no JSON"):
+        from_server(ok(f'{{"choices": [], "x": {number}}}'.encode()))
+
+
+@pytest.mark.parametrize("tokens", [10**400, 2**70, -5, True, 1.5])
+def test_token_counts_that_cannot_be_are_not_added_up(tokens: object) -> None:
+    progress = Progress()
+    progress.note_usage({"usage": {"prompt_tokens": tokens, "completion_tokens": 7}})
+    assert (progress.prompt_tokens, progress.completion_tokens) == (0, 7)
+
+
+def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_target, "MAX_ANSWER_BYTES", 100_000)
+
+    async def flood(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"1000\r\n" + b"x" * 0x1000 + b"\r\n")
+            await writer.drain()
+
+    with pytest.raises(TargetUnreachable, match="larger than"):
+        from_server(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", flood)
+    packed = gzip.compress(b" " * 1_000_000)
+    with pytest.raises(TargetUnreachable, match="larger than"):
+        from_server(ok(packed, "content-encoding: gzip"))
+
+
+def test_a_byte_now_and_then_does_not_hold_an_attempt_open() -> None:
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    with pytest.raises(TargetUnreachable, match="too long"):
+        from_server(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n", drip, timeout_s=0.3)
 
 
 def test_nobody_there_is_told_before_anything_is_sent() -> None:

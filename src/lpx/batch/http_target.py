@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from lpx.batch.errors import BatchFileError, TargetGone, TargetUnreachable
-from lpx.batch.json_text import json_line
+from lpx.batch.json_text import json_line, read_json
 from lpx.batch.line_request import LineRequest
 from lpx.batch.target import Answer
 
 if TYPE_CHECKING:
     import httpx
 
+MAX_ANSWER_BYTES = 64 << 20
 _LONGEST_SHOWN = 2000  # characters of an answer that is no JSON
 _TRIES = 3  # of the first look
 
@@ -31,7 +33,9 @@ class HttpTarget:
         connections: int = 16,
         timeout_s: float = 600.0,
     ) -> None:
-        """`url` is the server, with or without `/v1`; `model` is for lines that name none. Raises `BatchFileError`."""
+        """`url` is the server, with or without `/v1`; `model` is for lines that name none; `timeout_s` bounds each
+        attempt as a whole. Raises `BatchFileError`.
+        """
         import httpx
 
         self._base = _base_url(url)
@@ -39,6 +43,7 @@ class HttpTarget:
         headers = {"content-type": "application/json"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
+        self._timeout_s = timeout_s
         self._client = httpx.AsyncClient(
             headers=headers,
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 15.0)),
@@ -82,20 +87,32 @@ class HttpTarget:
         body = request.body
         if self._model is not None and body.get("model") is None:
             body = {**body, "model": self._model}
+        asking = self._ask(self._base + request.url, json_line(body), {"x-request-id": request_id})
         try:
-            answer = await self._client.post(
-                self._base + request.url, content=json_line(body), headers={"x-request-id": request_id}
-            )
+            answer, data = await asyncio.wait_for(asking, self._timeout_s)
+        except asyncio.TimeoutError:
+            raise TargetUnreachable("it took too long") from None
         except httpx.HTTPError as exc:
             raise TargetUnreachable(_reason(exc)) from None
         try:
-            parsed = answer.json()
-        except (ValueError, RecursionError):
+            parsed = read_json(data)
+        except ValueError:
             if answer.status_code == 200:
                 raise TargetUnreachable("the answer is no JSON, or was cut off") from None
-            parsed = answer.text[:_LONGEST_SHOWN]
+            parsed = data.decode("utf-8", "replace")[:_LONGEST_SHOWN]
         given = answer.headers.get("x-request-id", request_id)
         return Answer(answer.status_code, parsed, given, retry_after_s(answer.headers.get("retry-after")))
+
+    async def _ask(self, url: str, body: bytes, headers: dict[str, str]) -> tuple[httpx.Response, bytes]:
+        """The answer, read piece by piece, since a server may send without end."""
+        pieces, size = [], 0
+        async with self._client.stream("POST", url, content=body, headers=headers) as answer:
+            async for piece in answer.aiter_bytes():
+                size += len(piece)
+                if size > MAX_ANSWER_BYTES:
+                    raise TargetUnreachable(f"the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB")
+                pieces.append(piece)
+        return answer, b"".join(pieces)
 
 
 def retry_after_s(value: str | None, now: datetime | None = None) -> float | None:

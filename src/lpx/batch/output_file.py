@@ -214,6 +214,10 @@ def open_output(path: Path, *, resume: bool, source: InputFile | None = None, mo
     Raises `BatchFileError` when there is one without `resume`, when another run has it, or when it is no file.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+    try:
+        path = path.resolve()  # what a link means is written and put in order, not the link
+    except (OSError, RuntimeError, ValueError):
+        raise BatchFileError(f"the output {path} cannot be written: it is no path to a file") from None
     while True:
         is_new = not (resume and path.exists())
         try:

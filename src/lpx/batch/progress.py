@@ -54,8 +54,8 @@ class Progress:
         usage = body.get("usage") if isinstance(body, dict) else None
         if isinstance(usage, dict):
             prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-            self.prompt_tokens += prompt if type(prompt) is int else 0
-            self.completion_tokens += completion if type(completion) is int else 0
+            self.prompt_tokens += _count(prompt)
+            self.completion_tokens += _count(completion)
 
     def line(self) -> str:
         """One line for people."""
@@ -90,3 +90,8 @@ def clock(seconds: float) -> str:
     whole = int(seconds)
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _count(tokens: Any) -> int:
+    """What a server says, where it can be true of one request."""
+    return tokens if type(tokens) is int and 0 <= tokens < 2**31 else 0
