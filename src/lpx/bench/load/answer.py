@@ -15,6 +15,7 @@ from lpx.bench.load.event_stream import read_events
 from lpx.bench.load.http_client import Exchange, RequestFailedError
 
 _EVENTS_A_STEP = 32  # about a tenth of a millisecond
+MOST_TOKENS = 2**31  # of one answer or prompt: a server that says more is wrong
 _DETAIL = 300  # characters of a server's words that are kept
 
 
@@ -119,7 +120,7 @@ class _Reader:
         return answer
 
     def _take(self, event: dict[str, Any], member: str) -> None:
-        if event.get("error"):
+        if _is_error(event):
             raise RequestFailedError("stream_error", _error_text(json.dumps(event).encode()))
         try:
             usage = event.get("usage")
@@ -161,6 +162,14 @@ class _Reader:
             self.answer.finish_reason = str(reason)
 
 
+def _is_error(event: dict[str, Any]) -> bool:
+    """Whether a server tells that it failed: OpenAI's and Anthropic's ways, and a bare message in place of an answer."""
+    if event.get("error") or "error" in (event.get("object"), event.get("type")):
+        return True
+    told = event.keys() & {"message", "code", "detail"}
+    return bool(told) and not event.keys() & {"choices", "text", "usage", "token_ids", "finish_reason"}
+
+
 def _checked(text: Any) -> str:
     if not isinstance(text, str):
         raise TypeError
@@ -168,10 +177,12 @@ def _checked(text: Any) -> str:
 
 
 def _count(value: Any) -> int:
-    count = int(value)
-    if count < 0:
+    """Tokens as a server gives them: no number that cannot be of one answer."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError
+    if not 0 <= value < MOST_TOKENS:
         raise ValueError
-    return count
+    return int(value)
 
 
 def _parse(data: bytes) -> dict[str, Any]:

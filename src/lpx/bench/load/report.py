@@ -174,12 +174,13 @@ def latency_samples(results: Iterable[Result], latency: str) -> list[float]:
 
 
 def meets(timings: Timings, goodput: Mapping[str, float]) -> bool:
-    """Whether one answer keeps all limits. An answer of one token has no TPOT and no gaps, which keeps theirs."""
+    """Whether one answer keeps all limits. One token has no TPOT and no gaps, which keeps theirs; unknown ones do not."""
+    without = 0.0 if timings.output_tokens is not None and timings.output_tokens <= 1 else math.inf
     for name, limit in goodput.items():
         if name == "itl":
-            value = math.fsum(timings.itl_ms) / len(timings.itl_ms) if timings.itl_ms else 0.0
+            value = math.fsum(timings.itl_ms) / len(timings.itl_ms) if timings.itl_ms else without
         elif name == "tpot":
-            value = timings.tpot_ms or 0.0
+            value = without if timings.tpot_ms is None else timings.tpot_ms
         else:
             known = timings.ttft_ms if name == "ttft" else timings.e2el_ms
             value = math.inf if known is None else known

@@ -49,9 +49,13 @@ async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
         kv_cache_dtype=_text(cache.get("dtype")) if isinstance(cache, dict) else None,
         device=_text(card.get("device")),
         isa=_text(card.get("isa")),
-        threads=card["threads"] if isinstance(card.get("threads"), int) else None,
+        threads=_threads(card.get("threads")),
         url=settings.base_url,
     )
+
+
+def _threads(value: Any) -> int | None:
+    return value if type(value) is int and 0 < value < 2**16 else None
 
 
 def _check_room(card: dict[str, Any], settings: LoadSettings) -> None:

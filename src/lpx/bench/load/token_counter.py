@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lpx.bench.load.answer import MOST_TOKENS
 from lpx.bench.load.http_client import HttpClient, RequestFailedError
 from lpx.errors import ConfigError
 
@@ -58,7 +59,10 @@ class _ServerCounter:
         exchange = await self._client.post(self._path, json.dumps(body).encode())
         try:
             found = json.loads(exchange.body)[self._count]
-            return found if isinstance(found, int) else len(found)
+            count = found if type(found) is int else len(found)
+            if not 0 <= count < MOST_TOKENS:
+                raise ValueError(count)
+            return count
         except (ValueError, KeyError, TypeError, RecursionError):
             raise RequestFailedError(f"http_{exchange.status}", f"{self._path} gives no count") from None
 
