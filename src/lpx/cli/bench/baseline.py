@@ -11,7 +11,7 @@ import typer
 from lpx.cli.bench.recording import LedgerFile, LedgerOptions, open_ledger, record
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, print_table
+from lpx.cli.tables import count_of, plain_text, print_table
 
 if TYPE_CHECKING:
     from lpx.bench.ledger import Run
@@ -63,8 +63,10 @@ def set_baseline(
     from lpx.bench.gate.gate import measure_baseline
     from lpx.bench.gate.pieces import pieces_of
     from lpx.bench.gate.sessions import EngineWorkload, open_sessions
+    from lpx.bench.ledger.names import checked_baseline
     from lpx.errors import ConfigError
 
+    name = checked_baseline(name)
     options = LedgerOptions(ledger=ledger)
     opened = open_ledger(ledger)
     path: Path | None = None
@@ -174,8 +176,8 @@ def _print_baseline(name: str, run: Run) -> None:
     subject = made.subject
     pieces = pieces_of(made.samples)
     parts = (subject.model, subject.engine, subject.device, subject.isa, subject.kv_cache_dtype, subject.url)
-    print(f"baseline {name}: run {run.id}, {made.kind}, {made.started:%Y-%m-%d %H:%M} UTC")
-    print(" · ".join(filter(None, parts)))
+    print(plain_text(f"baseline {name}: run {run.id}, {made.kind}, {made.started:%Y-%m-%d %H:%M} UTC"))
+    print(plain_text(" · ".join(filter(None, parts))))
     if pieces:
         print(f"{count_of(len(by_session(pieces)), 'session')} in {made.seconds:.0f} s")
     else:
