@@ -16,6 +16,7 @@ from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.late_failures import report_failure
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.verdicts import EXIT_NO_VERDICT, judging, showing
+from lpx.cli.whole_file import check_target
 
 if TYPE_CHECKING:
     from lpx.quality.evaluation import Evaluation
@@ -93,10 +94,8 @@ def evaluate(
         model_options = dataclasses.replace(model_options, model=model_argument)
     wanted = [part for given in gate or () for part in (DEFAULT_BOUNDS if given == "default" else (given,))]
     bounds = parse_bounds(wanted)
-    if report is not None and not report.absolute().parent.is_dir():
-        raise ConfigError(f"--report {report}: there is no folder {report.absolute().parent}; make it first")
-    if report is not None and report.is_dir():
-        raise ConfigError(f"--report {report} is a folder; name a file in it, such as {report / 'quality.md'}")
+    if report is not None:
+        check_target("--report", report, "quality.md")
     with judging(bool(bounds)):
         subject = resolve_engine_options(model_options, measure_steps=False)
         settings = quality.EvalSettings(

@@ -16,6 +16,7 @@ from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
 from lpx.cli.tables import count_of
+from lpx.cli.whole_file import check_target
 
 if TYPE_CHECKING:
     from lpx.bench.measurement import Measurement
@@ -152,10 +153,7 @@ def _check_output(output: Path, overwrite: bool) -> None:
     from lpx.bench.tune.state import state_path
     from lpx.errors import ConfigError
 
-    if output.is_dir():
-        raise ConfigError(f"-o {output} is a folder; name a file in it, such as {output / 'lpx.toml'}")
-    if not output.absolute().parent.is_dir():
-        raise ConfigError(f"-o {output}: there is no folder {output.absolute().parent}; make it first")
+    check_target("-o", output, "lpx.toml")
     if output.exists() and not overwrite and not state_path(output).exists():
         raise ConfigError(f"{output} is there already; --overwrite replaces it, -o names another file")
 

@@ -13,6 +13,7 @@ from lpx.cli.late_failures import report_failure
 from lpx.cli.status_line import StatusLine
 from lpx.cli.tables import count_of
 from lpx.cli.verdicts import EXIT_NO_VERDICT, judging, showing
+from lpx.cli.whole_file import check_target
 from lpx.errors import OUTPUT_NOT_WRITTEN, ConfigError
 
 if TYPE_CHECKING:
@@ -100,10 +101,8 @@ def gate(
 
     options = LedgerOptions(no_ledger=no_ledger, ledger=ledger)
     conditions = parse_conditions(fail_on or ["decode:-5%"])
-    if output is not None and not output.absolute().parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.absolute().parent}")
-    if output is not None and output.is_dir():
-        raise ConfigError(f"--output {output} is a folder; name a file in it, such as {output / 'gate.md'}")
+    if output is not None:
+        check_target("--output", output, "gate.md")
     workload = {"input_len": input_len, "output_len": output_len, "batch_size": batch_size}
     with judging(), StatusLine() as status:
 
