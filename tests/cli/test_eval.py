@@ -7,7 +7,9 @@ import re
 import sqlite3
 
 import pytest
+from typer.testing import CliRunner
 
+from lpx.cli.app import app
 from tests.cli.test_errors import one_line
 from tests.quality.conftest import TinyFiles, tiny
 
@@ -108,3 +110,33 @@ def test_mistakes_are_one_line(evaluate, tiny: TinyFiles, tmp_path) -> None:
     ):
         assert said in one_line(evaluate(*arguments), 2), arguments
     assert "no-such" in one_line(evaluate(model, "--reference", str(tmp_path / "no-such.gguf")), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("/no/模型.gguf",), "/no/模型.gguf"),
+        (("--window", "0"), "--window must be from 8"),
+        (("--windows", "1" + "0" * 23), "--windows must be from 1"),
+        (("--windows", "0"), "--windows must be from 1"),
+        (("--runs", "1"), "--runs must be from 2"),
+        (("--text", "/no/text"), "/no/text"),
+        (("--report", "/"), "is a folder"),
+    ],
+)
+def test_with_a_gate_no_error_is_taken_for_a_verdict(base_model, arguments, said) -> None:
+    model = () if arguments[0].startswith("/") else (str(base_model),)
+    bound = ("--gate", "ppl:15", "--checks", "distributions")
+    done = CliRunner().invoke(app, ["eval", *model, *arguments, *bound, "--no-ledger"])
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+
+
+def test_with_a_gate_what_nobody_foresaw_is_no_verdict(base_model, monkeypatch) -> None:
+    def broken(*arguments):
+        raise ZeroDivisionError("nobody foresaw this")
+
+    monkeypatch.setattr("lpx.quality.evaluation.evaluate", broken)
+    done = CliRunner().invoke(app, ["eval", str(base_model), "--gate", "ppl:15", "--no-ledger"])
+    assert done.exit_code == 2
+    assert "ZeroDivisionError: nobody foresaw this" in done.stderr

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from lpx.bench.roofline import measure_roofline
 from lpx.cli.app import app
+from tests.reference.model_files import write_hf_folder
+from tests.reference.tiny_models import make_tiny
 
 
 @pytest.fixture
@@ -65,6 +67,10 @@ def test_cards_are_listed(fit):
         (("7B", "--gpu", "Voodoo 2"), "lpx fit --gpus"),
         (("7B", "--gpu", "T4", "--measure"), "--measure"),
         (("7B", "--max-model-len", "9999999"), "from 1 to"),
+        (("7B", "--memory", "0"), "--memory must be at least 1"),
+        (("7B", "--gpu", "T4", "--memory", "0"), "--memory must be at least 1"),
+        (("7B", "--bandwidth", "nan"), "--bandwidth must be a number"),
+        (("a" * 5000,), "cannot be looked for"),
     ],
 )
 def test_what_cannot_be_answered_ends_with_one_line(arguments, said):
@@ -73,3 +79,24 @@ def test_what_cannot_be_answered_ends_with_one_line(arguments, said):
     [line] = done.stderr.splitlines()
     assert line.startswith("error[LPX-E")
     assert said in line
+
+
+@pytest.mark.parametrize("bandwidth", ["inf", "1e308", "-inf", "0"])
+def test_bandwidths_that_no_memory_has_are_refused(bandwidth):
+    done = CliRunner().invoke(app, ["fit", "7B", "--bandwidth", bandwidth])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--bandwidth" in done.stderr
+
+
+def test_names_of_others_do_not_move_the_cursor(fit, tmp_path):
+    config, weights = make_tiny("llama", seed=1)
+    folder = write_hf_folder(tmp_path / "evil\x1b[2Jmodel", config, weights)
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    values = json.loads((folder / "config.json").read_text())
+    values["quantization_config"] = {"quant_method": "\x1b]0;owned\x07"}
+    (folder / "config.json").write_text(json.dumps(values))
+    shown = fit(str(folder)).stdout
+    assert "evil?[2Jmodel" in shown
+    assert "?]0;owned?" in shown
+    assert "\x1b" not in shown

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import datetime, timezone
 
 import pytest
@@ -83,6 +85,7 @@ def test_a_build_that_is_a_hundred_times_slower_fails(lpx, engine, ledger, tmp_p
         (("--against", "nonsense"), "no side of a comparison"),
         (("--against", "lpx:python=/no/python", "lpx:model=/no/model.gguf"), "/no/"),
         (("--baseline", "main", "--output", "/no/folder/file.md"), "no folder"),
+        (("--baseline", "main", "--output", "/"), "is a folder"),
     ],
 )
 def test_whatever_keeps_it_from_judging_ends_with_2(engine, ledger, arguments, said):
@@ -97,6 +100,55 @@ def test_a_model_that_is_gone_ends_with_2(engine, ledger):
     done = in_process(*GATE, "--baseline", "main", "--ledger", str(ledger))
     assert done.exit_code == 2
     assert "/gone/模型.gguf" in done.stderr
+
+
+@pytest.fixture
+def judged(ledger):
+    """The gate of a process of its own whose outcome is made up: how it ends, and what it said on stderr."""
+
+    def call(outcome, *arguments, stdout=subprocess.DEVNULL, **variables):
+        script = f"""
+from types import SimpleNamespace
+import lpx.cli.app, sys
+import lpx.bench.gate.report as report
+from lpx.bench.gate.trial import Outcome
+from tests.bench.ledger.example_runs import a_measurement
+command = sys.modules["lpx.cli.bench.gate"]
+command._against_baseline = lambda *a: SimpleNamespace(outcome=Outcome.{outcome}, measurement=a_measurement())
+report.gate_markdown = lambda found: "verdict" * 5000
+from lpx.cli import main
+main()
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", script, *GATE, "--ledger", str(ledger), *arguments],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+        return done.returncode, done.stderr
+
+    return call
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("PASSED", 2), ("FAILED", 1), ("UNDECIDED", 2)])
+def test_an_output_that_cannot_be_written_is_never_taken_for_slower(judged, outcome, code):
+    ended, said = judged(outcome, "--output", "/dev/full")
+    assert ended == code
+    assert "--output /dev/full cannot be written" in said
+    assert "Traceback" not in said
+    with open("/dev/full", "w") as full:
+        ended, said = judged(outcome, stdout=full)
+    assert ended == code
+    assert "output cannot be written" in said
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("PASSED", 3), ("FAILED", 1), ("UNDECIDED", 2)])
+def test_a_run_that_is_not_kept_ends_with_3_unless_the_verdict_says_more(judged, ledger, outcome, code):
+    ledger.write_text("no database")
+    ended, said = judged(outcome)
+    assert ended == code
+    assert "this run is not in the ledger" in said
 
 
 def test_baselines_are_set_listed_shown_and_removed(lpx, base_model, ledger):

@@ -12,8 +12,10 @@ import termios
 
 import pytest
 from rich.cells import cell_len
+from typer.testing import CliRunner
 
 from lpx.bench.ledger import Ledger
+from lpx.cli.app import app
 from tests.bench.ledger.example_runs import ENVIRONMENT, NEWER_DRIVER, a_measurement
 from tests.cli.conftest import COMMAND
 from tests.cli.test_errors import one_line
@@ -90,7 +92,7 @@ def test_export_writes_whole_files_and_overwrites_none(lpx, ledger, tmp_path):
     done = lpx("bench", "export", "--kind", "latency")
     assert [run["samples"]["ttft_ms"][0] for run in json.loads(done.stdout)] == [12.5, 12.5]
     assert "format" in one_line(lpx("bench", "export", str(tmp_path / "runs.xlsx")), 2)
-    assert "cannot be written" in one_line(lpx("bench", "export", str(tmp_path / "no" / "runs.csv")), 2)
+    assert "there is no folder" in one_line(lpx("bench", "export", str(tmp_path / "no" / "runs.csv")), 2)
     assert [path.name for path in tmp_path.iterdir()] == ["运行.csv"]
 
 
@@ -114,3 +116,30 @@ def test_a_ledger_that_cannot_be_read_is_one_line(lpx, tmp_path):
     broken.write_text("no database")
     assert "broken" in one_line(lpx("bench", "history", "--ledger", str(broken)), 3)
     assert "no such run" in lpx("bench", "history", "--ledger", str(tmp_path / "absent.sqlite")).stderr
+
+
+def test_names_of_others_neither_move_the_cursor_nor_ruin_the_table(ledger):
+    long = ledger.record(a_measurement("模" * 5000, minutes=3), environment=ENVIRONMENT)
+    ledger.set_baseline("evil", 3)
+    file = ("--ledger", str(ledger.path))
+    _, *lines = CliRunner().invoke(app, ["bench", "history", *file]).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["1", "2", "3", str(long)]
+    assert max(map(cell_len, lines)) < 250
+    assert all("tok/s" in line for line in lines)
+    shown = CliRunner().invoke(app, ["bench", "baseline", "show", "evil", *file]).stdout
+    assert "[bold]qwen?[2J" in shown
+    assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--last", "1" + "0" * 20),
+        ("--batch-size", "1" + "0" * 20),
+        ("--until", "0001-01-01T00:00+23:59"),
+        ("--since", "9999-12-31T23:59-23:59"),
+    ],
+)
+def test_bounds_beyond_all_runs_are_refused(ledger, arguments):
+    done = CliRunner().invoke(app, ["bench", "history", *arguments, "--ledger", str(ledger.path)])
+    assert done.exit_code == 2, done.output

@@ -107,6 +107,14 @@ def test_what_was_used_and_what_was_overruled_is_said(lpx, profile, base_model):
     assert line == f"profile {path}: model {base_model}, isa portable; overruled: threads"
 
 
+def test_what_a_profile_gives_does_not_move_the_cursor(profile):
+    path = profile('[model]\nmodel = "\\u001b[2Jgone"')
+    done = CliRunner().invoke(app, ["run", "--profile", path, "hi"])
+    assert "profile " in done.stderr.splitlines()[0]
+    assert "?[2Jgone" in done.stderr.splitlines()[0]
+    assert "\x1b" not in done.stderr.splitlines()[0]
+
+
 def test_a_profile_in_the_folder_is_not_used_by_itself(served, profile, smollm2_path, monkeypatch, tmp_path, caplog):
     profile('[engine]\nthreads = 3\n[server]\nhost = "0.0.0.0"')
     monkeypatch.chdir(tmp_path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -150,3 +152,27 @@ def test_keys_have_names_sections_and_something_to_say():
         assert key.section in SECTIONS
         assert re.fullmatch(r"[a-z][a-z_]+", key.name)
         assert len(key.help) > 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[engine]\nthreads = " + "9" * 5000, "is not TOML"),
+        ("[engine]\nthreads = " + "9" * 400, "must be a whole number"),
+        ("[engine]\nitl-target-ms = " + "9" * 400, "must be a number"),
+        ("[engine.speculative-config]\n" + "a." * 9000 + "a = 1", "nested too deep"),
+        ("[engine]\nthreads = [{ " + "a." * 9000 + "a = 1 }]", "nested too deep"),
+    ],
+)
+def test_numbers_and_tables_beyond_all_bounds_are_refused(read, text, said):
+    with pytest.raises(ProfileError, match=said):
+        read(text)
+
+
+def test_only_a_regular_file_is_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ProfileError, match="is no regular file"):
+            read_profile(path)
+    with pytest.raises(ProfileError, match="cannot be read: Is a directory"):
+        read_profile(tmp_path)

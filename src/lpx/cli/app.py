@@ -15,6 +15,7 @@ from lpx.cli.eval import evaluate
 from lpx.cli.help_text import group_options
 from lpx.cli.late_failures import exit_code_after_success
 from lpx.cli.quantize import quantize
+from lpx.cli.verdicts import silence_stdout
 from lpx.errors import OUTPUT_NOT_WRITTEN, LpxError, error_line
 
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -25,11 +26,7 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            if late := exit_code_after_success():
-                raise typer.Exit(late)
-            return result
+            return self._invoke_whole(ctx)
         except LpxError as error:
             if os.environ.get("LPX_DEBUG", "0") not in ("", "0"):
                 raise
@@ -43,17 +40,24 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
-            _silence_stdout()
+            silence_stdout()
             raise typer.Exit(EXIT_BROKEN_PIPE) from None
+
+    def _invoke_whole(self, ctx: Any) -> Any:
+        """With all of its output written; a failure on the way counts where the command itself ends with 0."""
+        result, code = None, 0
+        try:
+            result = super().invoke(ctx)
+        except typer.Exit as ended:
+            code = ended.exit_code
+        sys.stdout.flush()
+        if code := code or exit_code_after_success():
+            raise typer.Exit(code)
+        return result
 
 
 # A full disk or quota, a device that fails: of what commands do, only writing their output ends so.
 _OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
-
-
-def _silence_stdout() -> None:
-    """Nothing more can be said there, at interpreter exit either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(
@@ -112,7 +116,7 @@ def run_app() -> NoReturn:
     except OSError as error:
         if error.errno not in _OUTPUT_ERRORS:
             raise
-        _silence_stdout()
+        silence_stdout()
         print(error_line(f"the output cannot be written: {error.strerror}", OUTPUT_NOT_WRITTEN), file=sys.stderr)
         sys.exit(1)
     sys.exit(0)

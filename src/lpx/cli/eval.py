@@ -16,6 +16,8 @@ from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.late_failures import report_failure
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
+from lpx.cli.verdicts import EXIT_NO_VERDICT, judging, showing
+from lpx.cli.whole_file import check_target
 
 if TYPE_CHECKING:
     from lpx.quality.evaluation import Evaluation
@@ -96,39 +98,41 @@ def evaluate(
         model_options = dataclasses.replace(model_options, model=model_argument)
     wanted = [part for given in gate or () for part in (DEFAULT_BOUNDS if given == "default" else (given,))]
     bounds = parse_bounds(wanted)
-    if report is not None and not report.absolute().parent.is_dir():
-        raise ConfigError(f"--report {report}: there is no folder {report.absolute().parent}; make it first")
-    subject = resolve_engine_options(model_options, measure_steps=False)
-    settings = quality.EvalSettings(
-        subject=subject,
-        reference=default_reference(subject) if reference is None else parse_reference(reference, subject),
-        texts=tuple(text or ()),
-        window=window,
-        windows=windows,
-        checks=tuple(part.strip() for part in checks.split(",") if part.strip()),
-        runs=runs,
-        review_set=review_set,
-        own_weights=own_weights,
-    )
-    check_bounds(bounds, settings)
-    started, begun = datetime.now(timezone.utc), perf_counter()
-    with ProgressLine() as progress:
-        found = quality.evaluate(settings, progress.update)
-    seconds = perf_counter() - begun
-    verdicts = judge(found, bounds)
-    measurement = evaluation_measurement(settings, found, started, seconds)
-    run_id = record(ledger_options, measurement, model=model_path(subject))
     if report is not None:
-        try:
-            report.write_text(markdown(settings, found, verdicts, started), encoding="utf-8")
-        except OSError as error:  # what was measured is shown all the same
-            message = f"the report {report} cannot be written: {error.strerror}"
-            report_failure(message, ConfigError.exit_code, OUTPUT_NOT_WRITTEN)
-    if json_output:
-        print(json.dumps(_as_json(found, verdicts, run_id, evaluation_settings(settings)), ensure_ascii=False))
-    else:
-        _print(found, verdicts)
-        print_run(run_id)
+        check_target("--report", report, "quality.md")
+    with judging(bool(bounds)):
+        subject = resolve_engine_options(model_options, measure_steps=False)
+        settings = quality.EvalSettings(
+            subject=subject,
+            reference=default_reference(subject) if reference is None else parse_reference(reference, subject),
+            texts=tuple(text or ()),
+            window=window,
+            windows=windows,
+            checks=tuple(part.strip() for part in checks.split(",") if part.strip()),
+            runs=runs,
+            review_set=review_set,
+            own_weights=own_weights,
+        )
+        check_bounds(bounds, settings)
+        started, begun = datetime.now(timezone.utc), perf_counter()
+        with ProgressLine() as progress:
+            found = quality.evaluate(settings, progress.update)
+        seconds = perf_counter() - begun
+        verdicts = judge(found, bounds)
+        measurement = evaluation_measurement(settings, found, started, seconds)
+        run_id = record(ledger_options, measurement, model=model_path(subject))
+        with showing(EXIT_NO_VERDICT if bounds else 1):
+            if json_output:
+                print(json.dumps(_as_json(found, verdicts, run_id, evaluation_settings(settings)), ensure_ascii=False))
+            else:
+                _print(found, verdicts)
+                print_run(run_id)
+        if report is not None:
+            try:
+                report.write_text(markdown(settings, found, verdicts, started), encoding="utf-8", errors="replace")
+            except OSError as error:  # what was measured is shown all the same
+                message = f"the report {report} cannot be written: {error.strerror}"
+                report_failure(message, ConfigError.exit_code, OUTPUT_NOT_WRITTEN)
     if (code := exit_code(verdicts)) != 0:
         raise typer.Exit(code)
 
@@ -158,9 +162,9 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
     from lpx.cli.tables import count_of, plain_text, print_table
     from lpx.quality import report
 
-    print(f"subject    {report.describe(found.subject.in_use)}")
+    print(plain_text(f"subject    {report.describe(found.subject.in_use)}"))
     if found.reference is not None:
-        print(f"reference  {report.describe(found.reference.in_use)}")
+        print(plain_text(f"reference  {report.describe(found.reference.in_use)}"))
     if rows := report.distribution_rows(found):
         remark = ", weights as F16, so that only the KV types differ" if found.dequantized else ""
         print(f"\ndistributions: {count_of(found.windows, 'window')}{remark}")

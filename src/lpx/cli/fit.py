@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 from lpx.cli.bench.recording import LedgerOptions, record
 from lpx.cli.option_groups import parse_size, spread_options
 from lpx.cli.status_line import StatusLine
+from lpx.cli.tables import plain_text
 
 if TYPE_CHECKING:
     from lpx.bench.fit import FitModel, FitReport, FitRow, FitTarget
@@ -37,7 +39,7 @@ def fit(
         bool, typer.Option("--measure", help="Measure how fast this machine reads, ten seconds, and remember it.")
     ] = False,
     bandwidth: Annotated[
-        float | None, typer.Option("--bandwidth", help="Memory bandwidth in GB/s, where you know it.", min=0.1)
+        float | None, typer.Option("--bandwidth", help="Memory bandwidth in GB/s, where you know it.", min=0.1, max=1e9)
     ] = None,
     memory: Annotated[
         int | None, typer.Option("--memory", help="Memory to count with.", parser=parse_size, metavar="SIZE")
@@ -79,6 +81,10 @@ def _target(
     from lpx.bench.fit import gpu_target, machine_target
     from lpx.errors import ConfigError
 
+    if bandwidth is not None and not math.isfinite(bandwidth):
+        raise ConfigError(f"--bandwidth must be a number of GB/s, not {bandwidth}")
+    if memory is not None and memory < 1:
+        raise ConfigError("--memory must be at least 1 byte; without it, what the machine or the card has is taken")
     given = None if bandwidth is None else bandwidth * 1e9
     if measure and (gpu is not None or bandwidth is not None):
         raise ConfigError("--measure is about this machine; leave out --gpu and --bandwidth")
@@ -108,7 +114,8 @@ def _print_report(report: FitReport) -> None:
 
     from lpx.bench.fit.estimate import advice
 
-    print("\n".join([*_describe_model(report.model), *_describe_target(report.target)]))
+    for line in [*_describe_model(report.model), *_describe_target(report.target)]:
+        print(plain_text(line))
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("\nweights", "\ncache"):
         table.add_column(heading, no_wrap=True)
@@ -124,7 +131,7 @@ def _print_report(report: FitReport) -> None:
     console.print(table)
     print()
     for sentence in [*advice(report), *_caveats(report.target)]:
-        print(sentence)
+        print(plain_text(sentence))
 
 
 def _describe_model(model: FitModel) -> list[str]:

@@ -20,5 +20,5 @@ def report_failure(message: str, exit_code: int, help_code: str) -> None:
 
 
 def exit_code_after_success() -> int:
-    """What a command that ended well exits with: 0 unless a failure was reported."""
+    """What a command exits with that would end with 0: that, unless a failure was reported."""
     return _exit_code

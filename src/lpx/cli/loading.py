@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -35,11 +36,11 @@ def resolve_engine_options(
     model = options.model or store.DEFAULT_MODEL
     if needs_pull(options):
         pull_with_progress(model, folder)
-    elif model.partition(":")[0].lower() in _SOURCES and not Path(model).exists():
+    elif model.partition(":")[0].lower() in _SOURCES and not os.path.exists(model):
         raise ModelNotFoundError(
             f"{model[:200]} is where a model comes from; fetch it first: lpx models pull {model[:200]}"
         )
-    if served_model_name is None and not Path(model).exists():
+    if served_model_name is None and not os.path.exists(model):
         stored = store.find_stored(model, folder)
         served_model_name = None if stored is None else stored.name
     return options.engine_options(model, folder, served_model_name=served_model_name, measure_steps=measure_steps)
@@ -51,7 +52,7 @@ def needs_pull(options: ModelOptions) -> bool:
 
     model = options.model or store.DEFAULT_MODEL
     folder = store.models_dir(options.models_dir)
-    return model in store.CATALOG and not Path(model).exists() and store.find_stored(model, folder) is None
+    return model in store.CATALOG and not os.path.exists(model) and store.find_stored(model, folder) is None
 
 
 def load_engine(options: EngineOptions) -> Engine:

@@ -99,9 +99,11 @@ class ProfileOption:
 
     def announce(self, context: typer.Context) -> None:
         """Say on stderr what the file gave."""
+        from lpx.cli.tables import plain_text
+
         line = self.describe(context)
         if line is not None:
-            print(line, file=sys.stderr)
+            print(plain_text(line), file=sys.stderr)
 
     def unused_note(self) -> str | None:
         """That a profile lies in the current folder without being used.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_UNLIMITED = 1000  # columns, where nobody reads on a terminal: nothing is cut
+_UNLIMITED = 1000  # columns, where nobody reads on a terminal
+_LONGEST_CUT = 100  # columns that a text takes which may be shortened, anywhere: beyond it is no name
 _LEAST_CUT = 6  # columns that even a shortened text keeps
 
 
@@ -26,10 +27,10 @@ def print_table(
     cut: Sequence[str] = (),
     folded: Sequence[str] = (),
 ) -> None:
-    """A table without lines on stdout, as wide as the terminal; in full where it is none.
+    """A table without lines on stdout, as wide as the terminal; as wide as it needs where that is none.
 
-    Cells are text as it is, not markup. Columns in `right` are aligned there; where there is no room those in `cut` are
-    shortened, and those in `folded` go on in further lines.
+    Cells are text as it is, not markup. Columns in `right` are aligned there; where there is no room, and beyond 100
+    characters anywhere, those in `cut` are shortened, and those in `folded` go on in further lines.
     """
     import sys
 
@@ -47,6 +48,7 @@ def print_table(
             justify="right" if name in right else "left",
             no_wrap=name not in folded,
             overflow="fold" if name in folded else "ellipsis",
+            max_width=_LONGEST_CUT if name in cut else None,
             min_width=min(width, _LEAST_CUT) if name in cut or name in folded else width,
         )
     for row in shown:

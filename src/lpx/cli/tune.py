@@ -15,7 +15,8 @@ from lpx.cli.bench.recording import LedgerOptions, record
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of
+from lpx.cli.tables import count_of, plain_text
+from lpx.cli.whole_file import check_target
 
 if TYPE_CHECKING:
     from lpx.bench.measurement import Measurement
@@ -87,7 +88,7 @@ def tune(
         state = TuneState(wanted)
     else:
         done = sum(1 for step in state.steps if step["rounds"])
-        print(f"going on from {kept_at}: {count_of(done, 'step')} done", file=sys.stderr)
+        print(plain_text(f"going on from {kept_at}: {count_of(done, 'step')} done"), file=sys.stderr)
 
     def keep(measurement: Measurement) -> int | None:
         return record(ledger_options, measurement, model=model)
@@ -152,10 +153,7 @@ def _check_output(output: Path, overwrite: bool) -> None:
     from lpx.bench.tune.state import state_path
     from lpx.errors import ConfigError
 
-    if output.is_dir():
-        raise ConfigError(f"-o {output} is a folder; name a file in it, such as {output / 'lpx.toml'}")
-    if not output.absolute().parent.is_dir():
-        raise ConfigError(f"-o {output}: there is no folder {output.absolute().parent}; make it first")
+    check_target("-o", output, "lpx.toml")
     if output.exists() and not overwrite and not state_path(output).exists():
         raise ConfigError(f"{output} is there already; --overwrite replaces it, -o names another file")
 
@@ -196,6 +194,7 @@ def _as_json(outcome: Outcome, goal: Goal, output: Path) -> dict[str, Any]:
 def _print_outcome(outcome: Outcome, goal: Goal, output: Path) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from lpx.bench.tune.tuner import describe
 
@@ -206,7 +205,8 @@ def _print_outcome(outcome: Outcome, goal: Goal, output: Path) -> None:
     table.add_column("kept", no_wrap=True)
     table.add_column("why", overflow="fold")
     for step in outcome.steps:
-        table.add_row(describe(step.option, step.value), *_speed_cells(step), "yes" if step.kept else "", step.why)
+        cells = (describe(step.option, step.value), *_speed_cells(step), "yes" if step.kept else "", step.why)
+        table.add_row(*(Text(plain_text(cell)) for cell in cells))
     Console(highlight=False).print(table)
     best = outcome.best
     if best is not None:
@@ -218,7 +218,7 @@ def _print_outcome(outcome: Outcome, goal: Goal, output: Path) -> None:
             f"other programs used {outcome.others_share:.0%} of the processors meanwhile, so these figures say little: "
             "end them and repeat it with --restart"
         )
-    print(f"wrote {output}: lpx serve --profile {output}")
+    print(plain_text(f"wrote {output}: lpx serve --profile {output}"))
     if not outcome.finished:
         print("not finished: the same command goes on")
 

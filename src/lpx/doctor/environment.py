@@ -39,6 +39,21 @@ _PACKAGES = (
 _CONTAINERS = ("kubepods", "docker", "containerd", "libpod", "lxc", "garden")  # as they show in names of cgroups
 
 
+def _texts(values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+# Whether a JSON value fits a field of such a type.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "str | None": lambda value: value is None or isinstance(value, str),
+    "bool | None": lambda value: value is None or isinstance(value, bool),
+    "int | None": lambda value: value is None or isinstance(value, int),
+    "float | None": lambda value: value is None or isinstance(value, (int, float)),
+    "tuple[str, ...]": lambda value: isinstance(value, (list, tuple)) and _texts(value),
+    "Mapping[str, str]": lambda value: isinstance(value, dict) and _texts(value.values()),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """JSON values only; None where nothing could be found out."""
@@ -71,11 +86,17 @@ class Environment:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Environment:
-        """The reverse; names that this version does not know are dropped, and absent ones are None or empty."""
+        """The reverse; names that this version does not know are dropped, and absent ones are None or empty.
+
+        Raises TypeError that names a value of another type.
+        """
         empty: dict[str, Any] = {"instruction_sets": (), "gpus": (), "packages": {}}
-        found: dict[str, Any] = {field.name: values.get(field.name, empty.get(field.name)) for field in fields(cls)}
-        for name in ("instruction_sets", "gpus"):
-            found[name] = tuple(found[name])
+        found: dict[str, Any] = {}
+        for field in fields(cls):
+            value = values.get(field.name, empty.get(field.name))
+            if not _FITS[str(field.type)](value):
+                raise TypeError(f"{field.name} is {str(value)[:60]!r}, not {field.type}")
+            found[field.name] = tuple(value) if isinstance(value, list) else value
         return cls(**found)
 
     @property

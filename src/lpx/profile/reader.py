@@ -51,6 +51,13 @@ class Profile:
 
 def read_profile(path: Path) -> Profile:
     """Read and check a profile. Raises ProfileError."""
+    try:
+        return _read(path)
+    except RecursionError:
+        raise ProfileError(f"{path} is nested too deep") from None
+
+
+def _read(path: Path) -> Profile:
     document = _parse(path)
     values: dict[str, Any] = {}
     for section, content in document.items():
@@ -75,17 +82,24 @@ def _parse(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ProfileError(f"{path} has {path.stat().st_size} bytes: that is no profile")
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        return tomllib.loads(_bytes_of(path).decode("utf-8-sig"))
     except OSError as error:
         raise ProfileError(f"the profile {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ProfileError(f"{path} is not UTF-8 text (byte {error.start})") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a number of thousands of digits is one that tomllib does not call its own
         raise ProfileError(f"{path} is not TOML: {error}") from None
-    except RecursionError:
-        raise ProfileError(f"{path} is nested too deep") from None
+
+
+def _bytes_of(path: Path) -> bytes:
+    """Of a regular file: devices and pipes may have no end, and opening a pipe may wait for ever."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ProfileError(f"{path} is no regular file, as a profile must be")
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ProfileError(f"{path} has more than {_MOST_BYTES} bytes: that is no profile")
+    return data
 
 
 def _unknown_section(section: str, content: Any) -> str:
@@ -118,6 +132,7 @@ def _find(path: Path, section: str, spelled: str) -> Key:
 def _value(path: Path, key: Key, value: Any) -> Any:
     """`value` as the option takes it."""
     is_text, is_whole = isinstance(value, str), isinstance(value, int) and not isinstance(value, bool)
+    is_whole = is_whole and abs(value) < 2**63  # TOML's integers
     if key.kind == "text" and is_text:
         return value
     if key.kind == "whole" and is_whole:

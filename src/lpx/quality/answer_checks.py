@@ -17,15 +17,39 @@ from lpx.quality.text_faults import find_faults
 
 Check = Mapping[str, Any]
 
+_MOST_LEVELS = 8  # of `all` in `all`
+_MOST_COUNT = 1_000_000
+
 _FENCE = re.compile(r"```[\w+-]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 _ITEM = re.compile(r"^\s*(?:[-*•]|\d+[.)、])\s*\S")
 
 
+def validate_check(check: Any, levels: int = _MOST_LEVELS) -> None:
+    """Raise ValueError unless `run_check` can use it: names, kinds of values, regular expressions."""
+    if not isinstance(check, dict) or len(check) != 1:
+        raise ValueError('a check is an object with one key, such as {"contains": ["yes"]}')
+    ((name, wanted),) = check.items()
+    if name == "all":
+        if levels == 0 or not isinstance(wanted, list) or not wanted:
+            raise ValueError(f"the check all takes a list of checks, at most {_MOST_LEVELS} of them in each other")
+        for each in wanted:
+            validate_check(each, levels - 1)
+        return
+    if name not in _VALUES:
+        raise ValueError(f"there is no check {name!r}; there are all, {', '.join(sorted(_VALUES))}")
+    said, fits = _VALUES[name]
+    if not fits(wanted):
+        raise ValueError(f"the check {name} takes {said}, not {str(wanted)[:60]!r}")
+    if name == "matches":
+        try:
+            re.compile(wanted)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"the check matches has a broken regular expression: {error}") from None
+
+
 def run_check(check: Check, answer: Answer, prompt: str) -> str | None:
-    """What is wrong with `answer` by `check`. Raises ValueError for a check that there is not."""
-    if len(check) != 1:
-        raise ValueError(f"a check has one key, not {sorted(check)}")
+    """What is wrong with `answer` by `check`, which `validate_check` knows to be one."""
     ((name, wanted),) = check.items()
     if name == "handled":
         return _handled(answer, prompt)
@@ -33,8 +57,6 @@ def run_check(check: Check, answer: Answer, prompt: str) -> str | None:
         return f"refused: {answer.refused}"
     if name == "all":
         return next((wrong for each in wanted if (wrong := run_check(each, answer, prompt)) is not None), None)
-    if name not in _CHECKS:
-        raise ValueError(f"there is no check {name!r}; there are all, handled, {', '.join(sorted(_CHECKS))}")
     return _CHECKS[name](answer.text.strip(), wanted)
 
 
@@ -101,7 +123,7 @@ def _json_keys(text: str, keys: list[str]) -> str | None:
         return "no JSON object"
     try:
         value = json.loads(source[start : end + 1])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"not JSON: {error}"
     if not isinstance(value, dict) or sorted(value) != sorted(keys):
         return f"the keys are {sorted(value)} instead of {sorted(keys)}"
@@ -113,7 +135,7 @@ def _json_values(text: str, wanted: dict[str, Any]) -> str | None:
     source = (found[1] if found else text).strip()
     try:
         value = json.loads(source[source.find("{") : source.rfind("}") + 1])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"not JSON: {error}"
     return next((f"{key} is {value.get(key)!r}" for key in wanted if value.get(key) != wanted[key]), None)
 
@@ -150,4 +172,32 @@ _CHECKS: dict[str, Callable[[str, Any], str | None]] = {
     "json_values": _json_values,
     "python": _python,
     "chinese": _chinese,
+}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNT
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
+
+
+# What each check takes, in words, and whether a value is that.
+_VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "handled": ("true", lambda value: value is True),
+    "upper": ("true", lambda value: value is True),
+    "contains": ("a list of words", _are_texts),
+    "lacks": ("a list of words", _are_texts),
+    "json_keys": ("a list of keys", _are_texts),
+    "json_values": ("an object", lambda value: isinstance(value, dict)),
+    "number": ("a number", _is_number),
+    **dict.fromkeys(("most_words", "most_characters", "items", "lines"), ("a whole number", _is_count)),
+    "matches": ("a regular expression", lambda value: isinstance(value, str)),
+    "python": ("the name of a function", lambda value: isinstance(value, str) and value.isidentifier()),
+    "chinese": ("a share from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1),
 }

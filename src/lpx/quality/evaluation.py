@@ -17,7 +17,7 @@ from lpx.quality.scored_model import ScoredModel
 from lpx.quality.stability import DEFAULT_RUNS, StabilityReport, bundled_prompts, check_stability
 from lpx.quality.texts import Text, bundled_texts, read_texts
 from lpx.quality.weights import WeightsReport, compare_weights
-from lpx.quality.windows import DEFAULT_WINDOW, make_windows, spread
+from lpx.quality.windows import DEFAULT_WINDOW, LEAST_WINDOW, make_windows, spread
 
 if TYPE_CHECKING:
     from lpx.engine.engine import Engine
@@ -29,6 +29,9 @@ CHECKS: tuple[CheckName, ...] = get_args(CheckName)
 
 _CONTEXT = 2048  # tokens, enough for every prompt and answer of the bundled sets
 _SEQUENCES = 8
+_MOST_WINDOW = 1 << 20  # tokens, beyond any context
+_MOST_WINDOWS = 1 << 20
+_MOST_RUNS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,13 @@ class EvalSettings:
         for name in self.checks:
             if name not in CHECKS:
                 raise ConfigError(f"there is no check {name!r}; there are {', '.join(CHECKS)}")
-        if self.runs < 2:
-            raise ConfigError(f"stability needs at least 2 runs, not {self.runs}")
+        for option, value, least, most in (
+            ("--window", self.window, LEAST_WINDOW, _MOST_WINDOW),
+            ("--windows", self.windows, 1, _MOST_WINDOWS),
+            ("--runs", self.runs, 2, _MOST_RUNS),
+        ):
+            if value is not None and not least <= value <= most:
+                raise ConfigError(f"{option} must be from {least} to {most}, not {value}")
 
     @property
     def dequantize(self) -> bool:

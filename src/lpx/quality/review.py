@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpx.errors import InvalidRequestError
-from lpx.quality.answer_checks import Check, run_check
+from lpx.quality.answer_checks import Check, run_check, validate_check
 from lpx.quality.answers import Message, Question, ask
 from lpx.quality.intervals import share_interval
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from lpx.engine.engine import Engine
 
 _TOGETHER = 8
+_MOST_BYTES = 64 << 20
+_MOST_TOKENS = 100_000
+_MOST_CHARACTERS = 4 << 20  # of a message
 _FIELDS = {"id", "kind", "messages", "max_tokens", "check"}
 
 
@@ -82,48 +85,85 @@ def read_review(path: Path) -> list[ReviewItem]:
     Raises InvalidRequestError that names file and line. Of a message's content, `{"text": "…", "repeat": n}` stands for
     the text n times, so that long input need not be written out.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeError) as error:
-        raise InvalidRequestError(f"the review set {path} cannot be read: {error}", param="review-set") from error
     items = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_text(path).split("\n"), start=1):  # other marks of lines may stand in JSON
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-            if not isinstance(row, dict) or set(row) != _FIELDS:
-                raise ValueError(f"a line needs the fields {', '.join(sorted(_FIELDS))}")
-            messages = tuple({**message, "content": _spelled_out(message["content"])} for message in row["messages"])
-            item = ReviewItem(str(row["id"]), str(row["kind"]), messages, int(row["max_tokens"]), row["check"])
-            if not messages or item.max_tokens < 1 or not isinstance(item.check, dict):
-                raise ValueError("messages must not be empty, max_tokens at least 1, and check an object")
-        except (ValueError, TypeError, KeyError) as error:
+            items.append(_item(json.loads(line)))
+        except RecursionError:
+            raise InvalidRequestError(f"{path}, line {number}: it is nested too deep", param="review-set") from None
+        except ValueError as error:
             raise InvalidRequestError(f"{path}, line {number}: {error}", param="review-set") from error
-        items.append(item)
     if not items:
         raise InvalidRequestError(f"the review set {path} is empty", param="review-set")
     return items
 
 
-def _spelled_out(content: Any) -> Any:
-    if isinstance(content, list) and content and all(isinstance(part, dict) and "repeat" in part for part in content):
-        return "".join(part["text"] * part["repeat"] for part in content)
-    return content
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        raise InvalidRequestError(f"the review set {path} cannot be read: {error}", param="review-set") from error
+    if len(data) > _MOST_BYTES:
+        raise InvalidRequestError(f"the review set {path} has more than {_MOST_BYTES >> 20} MiB", param="review-set")
+    return text
+
+
+def _item(row: Any) -> ReviewItem:
+    """Raises ValueError that says what is wrong with the line."""
+    if not isinstance(row, dict) or set(row) != _FIELDS:
+        raise ValueError(f"a line is an object with the fields {', '.join(sorted(_FIELDS))}")
+    if not all(isinstance(row[name], str) and row[name] for name in ("id", "kind")):
+        raise ValueError("id and kind must be texts")
+    if not isinstance(row["messages"], list) or not row["messages"]:
+        raise ValueError("messages must be a list with a message at least")
+    most = row["max_tokens"]
+    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= _MOST_TOKENS:
+        raise ValueError(f"max_tokens must be a whole number from 1 to {_MOST_TOKENS}")
+    validate_check(row["check"])
+    messages = tuple(_message(message) for message in row["messages"])
+    return ReviewItem(row["id"], row["kind"], messages, most, row["check"])
+
+
+def _message(message: Any) -> Message:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
+        raise ValueError("a message is an object with role and content")
+    return {**message, "content": _spelled_out(message["content"])}
+
+
+def _spelled_out(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content or not all(_is_part(part) for part in content):
+        raise ValueError('the content of a message is a text, or a list of {"text": "…", "repeat": n}')
+    length = sum(len(part["text"]) * part["repeat"] for part in content)
+    if length > _MOST_CHARACTERS:
+        raise ValueError(f"the content of a message has {length} characters; at most {_MOST_CHARACTERS} are taken")
+    return "".join(part["text"] * part["repeat"] for part in content)
+
+
+def _is_part(part: Any) -> bool:
+    return (
+        isinstance(part, dict)
+        and part.keys() == {"text", "repeat"}
+        and isinstance(part["text"], str)
+        and isinstance(part["repeat"], int)
+        and part["repeat"] >= 0
+    )
 
 
 def run_review(
     engine: Engine, items: Sequence[ReviewItem], progress: Callable[[int, int], None] | None = None
 ) -> ReviewReport:
-    """Greedy answers to all items, checked. Raises InvalidRequestError for an unknown check."""
+    """Greedy answers to all items, checked."""
     questions = [Question(item.messages, item.max_tokens) for item in items]
     told = None if progress is None else lambda done: progress(done, len(items))
     results = []
     for item, answer in zip(items, ask(engine, questions, together=_TOGETHER, progress=told), strict=True):
         prompt = "\n".join(str(message.get("content")) for message in item.messages)
-        try:
-            reason = run_check(item.check, answer, prompt)
-        except (ValueError, TypeError) as error:
-            raise InvalidRequestError(f"review item {item.id}: {error}", param="review-set") from error
+        reason = run_check(item.check, answer, prompt)
         results.append(ReviewResult(item.id, item.kind, reason is None, reason, answer.text))
     return ReviewReport(tuple(results))

@@ -17,7 +17,7 @@ from lpx.errors import InvalidRequestError
 from lpx.quality.texts import Text
 
 DEFAULT_WINDOW = 512  # tokens, llama-perplexity's n_ctx
-_LEAST_WINDOW = 8
+LEAST_WINDOW = 8
 
 
 class Encoder(Protocol):
@@ -51,8 +51,8 @@ def make_windows(encoder: Encoder, texts: Sequence[Text], size: int = DEFAULT_WI
 
     Raises InvalidRequestError for a size below 8, or when a text has less than 2 tokens.
     """
-    if size < _LEAST_WINDOW:
-        raise InvalidRequestError(f"a window must have at least {_LEAST_WINDOW} tokens, not {size}", param="window")
+    if size < LEAST_WINDOW:
+        raise InvalidRequestError(f"a window must have at least {LEAST_WINDOW} tokens, not {size}", param="window")
     windows: list[Window] = []
     for text in texts:
         ids = encoder.encode(text.content)

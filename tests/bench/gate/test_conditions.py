@@ -3,6 +3,7 @@
 import pytest
 
 from lpx.bench.gate.conditions import figure_of, parse_condition, parse_conditions, short_name
+from lpx.bench.gate.sessions import open_sessions
 from lpx.errors import ConfigError
 
 
@@ -55,3 +56,17 @@ def test_a_figure_has_one_limit():
 @pytest.mark.parametrize("name", ["decode", "prefill", "throughput", "ttft", "p99_ttft", "mean_itl"])
 def test_short_names_lead_back(name):
     assert short_name(figure_of(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("serve", {}),
+        ("serve", {"base_url": 5}),
+        ("latency", {}),
+        ("latency", {"engine": [1]}),
+    ],
+)
+def test_settings_that_another_program_recorded_are_refused(kind, settings):
+    with pytest.raises(ConfigError, match="settings"):
+        open_sessions(kind, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from datetime import datetime, timedelta, timezone
 
@@ -56,10 +57,33 @@ def test_starts_are_kept_in_utc(ledger):
     assert ledger.get(run_id).measurement.started.tzinfo == timezone.utc
 
 
-def test_settings_that_are_no_json_are_refused_and_leave_nothing(ledger):
-    with pytest.raises(TypeError):
-        record(ledger, settings={"path": object()})
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"settings": {"a": object()}},
+        {"settings": {"a": json.loads("[" * 500 + "]" * 500)}},
+        {"batch_size": 1 << 70},
+        {"figures": {"a": "abc"}},
+        {"figures": {"a": 10**400}},
+        {"samples": {"a": ("abc",)}},
+        {"errors": {"a": None}},
+        {"started": None},
+        {"subject": {"threads": 1 << 70}},
+    ],
+)
+def test_values_that_cannot_be_kept_are_refused_and_leave_nothing(ledger, changes):
+    with pytest.raises(LedgerError, match="latency cannot be kept"):
+        record(ledger, **changes)
     assert ledger.find() == []
+
+
+@pytest.mark.parametrize("name", ["last", " last ", "12", "007", "9" * 30])
+def test_a_baseline_is_not_called_what_means_another_run(ledger, name):
+    run_id = record(ledger)
+    with pytest.raises(ConfigError, match="cannot be called"):
+        ledger.set_baseline(name, run_id)
+    ledger.set_baseline(f"{name.strip()}a", run_id)
+    assert ledger.named(f"{name.strip()}a").id == run_id
 
 
 def test_names_of_files_that_are_no_text_do_not_lose_the_run(ledger):

@@ -33,7 +33,23 @@ def test_moments(text, moment):
     assert parse_moment(text, NOW) == moment
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "7", "d", "-7d", "1.5d", "٧d", "999999999w", "2026-13-01", "7 y"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "yesterday",
+        "7",
+        "d",
+        "-7d",
+        "1.5d",
+        "٧d",
+        "999999999w",
+        "2026-13-01",
+        "7 y",
+        "0001-01-01T00:00+23:59",
+        "9999-12-31T23:59-01:00",
+    ],
+)
 def test_what_is_none_is_refused_with_examples(text):
     with pytest.raises(ConfigError, match="7d"):
         parse_moment(text, NOW)

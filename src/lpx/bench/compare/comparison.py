@@ -28,6 +28,7 @@ FIGURES: dict[str, Callable[[Reply], float | None]] = {
     "e2el_ms": lambda reply: reply.e2el_ms or None,
 }
 _PROMPTS = 8
+_MOST_BYTES = 64 << 20  # of a file of prompts
 _WARM_UP = "你好, hello."
 
 
@@ -93,20 +94,25 @@ class CompareReport:
 def read_prompts(path: Path) -> tuple[str, ...]:
     """One prompt a line; lines of JSON objects give their `prompt`. Raises ConfigError."""
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ConfigError(f"--prompts {path} cannot be read: {reason}") from None
+    if len(data) > _MOST_BYTES:
+        raise ConfigError(f"--prompts {path} has more than {_MOST_BYTES >> 20} MiB")
     prompts = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split("\n"), 1):  # other marks of lines may stand in a prompt
+        line = line.strip()
         if not line:
             continue
         if line.startswith("{"):
             try:
                 line = json.loads(line)["prompt"]
-            except (ValueError, KeyError):
+            except (ValueError, KeyError, RecursionError):
                 raise ConfigError(f"--prompts {path}, line {number}: no JSON object with a prompt") from None
-            if not isinstance(line, str) or not line:
+            if not isinstance(line, str) or not line.strip():
                 raise ConfigError(f"--prompts {path}, line {number}: the prompt must be text")
         prompts.append(line)
     if not prompts:

@@ -10,7 +10,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lpx.bench.fit.precisions import PRECISIONS, Matrix, matrices_at, packed_bytes, read_share, stored_bytes
+from lpx.bench.fit.precisions import (
+    PRECISIONS,
+    Matrix,
+    in_whole_blocks,
+    matrices_at,
+    packed_bytes,
+    read_share,
+    stored_bytes,
+)
 from lpx.bench.fit.subject import FitModel
 from lpx.bench.fit.target import FitTarget
 from lpx.errors import ConfigError
@@ -99,7 +107,8 @@ def estimate_fit(model: FitModel, target: FitTarget, context: int | None = None)
             "made for"
         )
     choices: list[tuple[str, list[Matrix]]] = [("file", list(model.matrices))] if model.matrices else []
-    choices += [(precision.name, matrices_at(config, precision)) for precision in PRECISIONS]
+    made = [(precision.name, matrices_at(config, precision)) for precision in PRECISIONS]
+    choices += [(name, matrices) for name, matrices in made if in_whole_blocks(matrices)]
     rows = [
         _row(model, target, name, matrices, kv_cache_dtype, context)
         for name, matrices in choices

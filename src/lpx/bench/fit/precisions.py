@@ -80,6 +80,11 @@ def parameter_count(config: ModelConfig) -> int:
     return sum(rows * columns for _, (rows, columns) in matrix_shapes(config))
 
 
+def in_whole_blocks(matrices: list[Matrix]) -> bool:
+    """Whether rows are as long as their types want it; no file has others."""
+    return all(columns % TYPES[kind].block_values == 0 for _, kind, (_, columns) in matrices)
+
+
 def packed_bytes(matrices: list[Matrix], config: ModelConfig) -> int:
     """In the memory of LPX."""
     from lpx import _native

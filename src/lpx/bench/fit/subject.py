@@ -47,6 +47,14 @@ def resolve_subject(name: str, models_dir: Path) -> FitModel:
     if not name.strip():
         raise ConfigError("the name of the model is empty; give a file, a folder, a name, or a number such as 7B")
     path = Path(os.path.expanduser(name))
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # such as a name that is longer than names of files can be
+        shown = name if len(name) <= 60 else f"{name[:60]}…"
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"the model {shown!r} cannot be looked for: {reason}") from None
     if path.suffix.lower() == ".json" and path.exists():
         return _from_config(path)
     stored = None if path.exists() else store.find_stored(name, models_dir)

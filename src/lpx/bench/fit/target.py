@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,11 +58,11 @@ def machine_target(
     return FitTarget(
         kind="cpu",
         name=environment.cpu_model or "this machine",
-        total_bytes=memory_bytes or (min(total, limit) if limit else total),
-        usable_bytes=memory_bytes or available_bytes(),
+        total_bytes=(min(total, limit) if limit else total) if memory_bytes is None else memory_bytes,
+        usable_bytes=available_bytes() if memory_bytes is None else memory_bytes,
         bytes_per_second=bytes_per_second,
         bandwidth_source=source,
-        threads=threads or default_threads(),
+        threads=default_threads() if threads is None else threads,
     )
 
 
@@ -74,14 +75,14 @@ def gpu_target(name: str, *, bytes_per_second: float | None = None, memory_bytes
         near = nearest_names(name)
         hint = f"; near are {', '.join(near)}" if near else ""
         raise ConfigError(f"the GPU {name!r} is not in the table{hint}. lpx fit --gpus lists all")
-    total = memory_bytes or gpu.memory_bytes
+    total = gpu.memory_bytes if memory_bytes is None else memory_bytes
     return FitTarget(
         kind="gpu",
         name=gpu.name,
         total_bytes=total,
         usable_bytes=int(total * (_SHARE_OF_UNIFIED if gpu.unified else _SHARE_OF_CARD)),
-        bytes_per_second=bytes_per_second or gpu.bytes_per_second,
-        bandwidth_source="given" if bytes_per_second else "listed",
+        bytes_per_second=gpu.bytes_per_second if bytes_per_second is None else bytes_per_second,
+        bandwidth_source="listed" if bytes_per_second is None else "given",
         gpu=gpu,
     )
 
@@ -104,6 +105,6 @@ def _last_roofline(path: Path | None) -> tuple[float | None, str]:
             here.memory_bytes,
         )
         speed = run.measurement.figures.get("read_bytes_per_second")
-        if alike and speed:
+        if alike and speed and math.isfinite(speed) and speed > 0:
             return speed, f"run {run.id} of the ledger"
     return None, "unknown"

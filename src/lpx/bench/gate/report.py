@@ -160,5 +160,6 @@ def _finite(value: float) -> float | None:
 
 
 def _cell(text: str) -> str:
-    """Text that neither ends the cell nor becomes a tag."""
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    """Text that neither ends the cell nor becomes a tag, nor moves the cursor of a terminal."""
+    plain = "".join(character if character.isprintable() else " " for character in text)
+    return plain.replace("|", "\\|").replace("<", "&lt;")

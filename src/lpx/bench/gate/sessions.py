@@ -241,9 +241,12 @@ def changed_settings(measured: Measurement, changed: Iterable[str]) -> dict[str,
 
 
 def open_sessions(kind: str, settings: Mapping[str, Any]) -> Workload:
-    """The workload of a measurement. Raises ConfigError for a kind that no gate runs."""
-    if kind == "latency":
-        return EngineSessions(EngineWorkload.from_settings(settings))
-    if kind in ("serve", "decode"):
-        return ServerSessions(kind, settings)
+    """The workload of a measurement. Raises ConfigError for a kind that no gate runs, and for settings of another."""
+    try:
+        if kind == "latency":
+            return EngineSessions(EngineWorkload.from_settings(settings))
+        if kind in ("serve", "decode"):
+            return ServerSessions(kind, settings)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConfigError(f"these are not the settings of a {kind} measurement: {error}") from error
     raise ConfigError(f"a run of the kind {kind!r} is no workload for a gate; latency, serve and decode are")

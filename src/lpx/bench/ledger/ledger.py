@@ -9,7 +9,7 @@ from lpx.bench.ledger import model_hashes, rows
 from lpx.bench.ledger.connection import reading, writing
 from lpx.bench.ledger.errors import LedgerError, UnknownRunError
 from lpx.bench.ledger.location import default_ledger_path
-from lpx.bench.ledger.names import checked_name
+from lpx.bench.ledger.names import checked_baseline, checked_name
 from lpx.bench.ledger.run import Run, RunFilter
 from lpx.bench.measurement import Measurement
 from lpx.doctor.environment import Environment, read_environment
@@ -40,13 +40,17 @@ class Ledger:
     ) -> int:
         """Keep a measurement and return the id of its run; `environment` defaults to that of this process.
 
-        Returns when the run is on the disk. Raises TypeError when settings hold something that is no JSON value.
+        Returns when the run is on the disk. Raises LedgerError for values that cannot be kept, too, such as settings
+        that are no JSON.
         """
         environment = environment or read_environment()
         checked = [checked_name("tag", tag) for tag in tags]
-        with writing(self.path, self._busy_seconds) as db:
-            run_id = rows.insert_run(db, measurement, rows.insert_environment(db, environment), note)
-            db.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(run_id, tag) for tag in checked])
+        try:
+            with writing(self.path, self._busy_seconds) as db:
+                run_id = rows.insert_run(db, measurement, rows.insert_environment(db, environment), note)
+                db.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(run_id, tag) for tag in checked])
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise LedgerError(f"a value of this {measurement.kind} cannot be kept: {error}") from error
         return run_id
 
     def find(self, where: RunFilter | None = None, *, with_samples: bool = False) -> list[Run]:
@@ -83,6 +87,14 @@ class Ledger:
             return self.get(int(text))
         return self.get(self.baseline(text))
 
+    def require(self, run_ids: Iterable[int]) -> None:
+        """Raises UnknownRunError for the first that is not there; runs that cannot be read are there."""
+        with reading(self.path, self._busy_seconds) as db:
+            for run_id in run_ids:
+                self._check_id(run_id)
+                if db is None or db.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchone() is None:
+                    raise self._unknown(run_id)
+
     def remove(self, run_ids: Iterable[int]) -> None:
         """Remove these runs; when one is unknown or a baseline, none. Raises UnknownRunError and LedgerError."""
         with writing(self.path, self._busy_seconds) as db:
@@ -109,9 +121,9 @@ class Ledger:
             db.executemany("DELETE FROM tags WHERE run_id = ? AND tag = ?", [(run_id, tag) for tag in drop])
 
     def set_baseline(self, name: str, run_id: int) -> None:
-        """Let `name` mean that run from now on. Raises UnknownRunError."""
+        """Let `name` mean that run from now on. Raises UnknownRunError, and ConfigError for names that cannot be."""
         self._check_id(run_id)
-        name = checked_name("baseline", name)
+        name = checked_baseline(name)
         with writing(self.path, self._busy_seconds) as db:
             if db.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchone() is None:
                 raise self._unknown(run_id)
@@ -132,7 +144,7 @@ class Ledger:
         with reading(self.path, self._busy_seconds) as db:
             if db is None:
                 return {}
-            return {row[0]: row[1] for row in db.execute("SELECT name, run_id FROM baselines ORDER BY name")}
+            return rows.select_baselines(db)
 
     def remove_baseline(self, name: str) -> None:
         """Forget the name; its run stays. Raises UnknownRunError."""

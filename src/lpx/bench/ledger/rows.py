@@ -1,22 +1,21 @@
-"""Measurements as rows of the tables in `schema`, and back."""
+"""Measurements as rows of the tables in `schema`; `row_reader` is the way back."""
 
 from __future__ import annotations
 
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any
 
+from lpx.bench.ledger.errors import LedgerError
+from lpx.bench.ledger.row_reader import MOST_LEVELS, SUBJECT, TIME, UnreadableRowError, levels_of, row_to_run
 from lpx.bench.ledger.run import Run, RunFilter
-from lpx.bench.measurement import Measurement, Subject
+from lpx.bench.measurement import Measurement
 from lpx.doctor.environment import Environment
 
-_SUBJECT = tuple(field.name for field in fields(Subject))
 _PLAIN = ("kind", "seconds", "batch_size", "input_len", "output_len")
-_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 _MOST_VARIABLES = 500  # in one statement; SQLite's own limit was 999 for long
 
 
@@ -24,7 +23,7 @@ def time_text(moment: datetime) -> str:
     """UTC in a form that sorts by time; without a time zone, `moment` is taken as UTC."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    return moment.astimezone(timezone.utc).strftime(_TIME)
+    return moment.astimezone(timezone.utc).strftime(TIME)
 
 
 def insert_environment(db: sqlite3.Connection, environment: Environment) -> int:
@@ -39,7 +38,7 @@ def insert_environment(db: sqlite3.Connection, environment: Environment) -> int:
 
 def insert_run(db: sqlite3.Connection, measurement: Measurement, environment_id: int, note: str) -> int:
     """All rows of a run but its tags; the run's id."""
-    values: dict[str, Any] = {name: getattr(measurement.subject, name) for name in _SUBJECT}
+    values: dict[str, Any] = {name: getattr(measurement.subject, name) for name in SUBJECT}
     values |= {name: getattr(measurement, name) for name in _PLAIN}
     values["started"] = time_text(measurement.started)
     values["note"] = note
@@ -73,6 +72,8 @@ def storable(value: Any) -> Any:
 
 def _json(values: Any) -> str:
     """Readable where that can be stored, else with escapes."""
+    if levels_of(values) > MOST_LEVELS:
+        raise ValueError(f"settings are nested more than {MOST_LEVELS} levels deep")
     text = json.dumps(values, ensure_ascii=False)
     try:
         text.encode()
@@ -130,40 +131,20 @@ def select_runs(db: sqlite3.Connection, ids: list[int], with_samples: bool) -> l
             some,
         ):
             own = {table: by_run.get(row["id"], {}) for table, by_run in parts.items()}
-            found[row["id"]] = _run(row, own, tuple(tags.get(row["id"], ())))
+            try:
+                found[row["id"]] = row_to_run(row, own, tags.get(row["id"], ()))
+            except UnreadableRowError as error:
+                raise LedgerError(
+                    f"run {row['id']} of the ledger cannot be read: {error}. `lpx bench rm {row['id']}` takes it out"
+                ) from error
     return [found[run_id] for run_id in ids if run_id in found]
 
 
-def _run(row: sqlite3.Row, parts: Mapping[str, Mapping[str, Any]], tags: tuple[str, ...]) -> Run:
-    return Run(
-        id=row["id"],
-        measurement=Measurement(
-            kind=row["kind"],
-            subject=Subject(**{name: row[name] for name in _SUBJECT}),
-            settings=json.loads(row["settings"]),
-            figures={name: _number(value) for name, value in parts["figures"].items()},
-            samples={
-                name: tuple(_number(value) for value in json.loads(series))
-                for name, series in parts.get("samples", {}).items()
-            },
-            errors=dict(parts["errors"]),
-            batch_size=row["batch_size"],
-            input_len=_whole(row["input_len"]),
-            output_len=_whole(row["output_len"]),
-            started=datetime.strptime(row["started"], _TIME).replace(tzinfo=timezone.utc),
-            seconds=row["seconds"],
-        ),
-        environment=Environment.from_json(json.loads(row["content"])),
-        environment_sha256=row["sha256"],
-        tags=tags,
-        note=row["note"],
-    )
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _whole(value: float | None) -> Any:
-    """Lengths are means where requests differ."""
-    return int(value) if value is not None and value == int(value) else value
+def select_baselines(db: sqlite3.Connection) -> dict[str, int]:
+    """Runs by name. Raises LedgerError for rows that are none."""
+    found: dict[str, int] = {}
+    for name, run_id in db.execute("SELECT name, run_id FROM baselines ORDER BY name"):
+        if not isinstance(name, str) or not isinstance(run_id, int):
+            raise LedgerError(f"the baseline {name!r} of the ledger cannot be read: it means the run {run_id!r}")
+        found[name] = run_id
+    return found

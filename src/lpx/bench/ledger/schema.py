@@ -82,6 +82,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
 )
 VERSION = len(MIGRATIONS)
+_TABLES = ("environments", "runs", "figures", "samples", "errors", "tags", "baselines", "model_hashes")
 
 
 def check(db: sqlite3.Connection, path: object) -> int:
@@ -100,7 +101,20 @@ def check(db: sqlite3.Connection, path: object) -> int:
             f"the ledger {path} has format {version}, and this LPX knows formats up to {VERSION}: it was written by a "
             "newer LPX. Upgrade, or name another file with --ledger or LPX_LEDGER"
         )
+    if version == VERSION:
+        _check_tables(db, path)
     return version
+
+
+def _check_tables(db: sqlite3.Connection, path: object) -> None:
+    """A view in place of a table can compute anything, without end, too."""
+    found = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
+    for table in _TABLES:
+        if not str(found.get(table)).upper().startswith("CREATE TABLE"):
+            raise LedgerError(
+                f"the ledger {path} is broken: it has no table {table}; keep it aside and start a new one, or restore "
+                "a copy"
+            )
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:

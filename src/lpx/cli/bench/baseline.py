@@ -12,7 +12,7 @@ from lpx.cli.bench.recording import LedgerFile, LedgerOptions, open_ledger, reco
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, print_table
+from lpx.cli.tables import count_of, plain_text, print_table
 
 if TYPE_CHECKING:
     from lpx.bench.ledger import Run
@@ -66,8 +66,10 @@ def set_baseline(
     from lpx.bench.gate.gate import measure_baseline
     from lpx.bench.gate.pieces import pieces_of
     from lpx.bench.gate.sessions import EngineWorkload, open_sessions
+    from lpx.bench.ledger.names import checked_baseline
     from lpx.errors import ConfigError
 
+    name = checked_baseline(name)
     options = LedgerOptions(ledger=ledger)
     opened = open_ledger(ledger)
     path: Path | None = None
@@ -178,8 +180,8 @@ def _print_baseline(name: str, run: Run) -> None:
     subject = made.subject
     pieces = pieces_of(made.samples)
     parts = (subject.model, subject.engine, subject.device, subject.isa, subject.kv_cache_dtype, subject.url)
-    print(f"baseline {name}: run {run.id}, {made.kind}, {made.started:%Y-%m-%d %H:%M} UTC")
-    print(" · ".join(filter(None, parts)))
+    print(plain_text(f"baseline {name}: run {run.id}, {made.kind}, {made.started:%Y-%m-%d %H:%M} UTC"))
+    print(plain_text(" · ".join(filter(None, parts))))
     if pieces:
         print(f"{count_of(len(by_session(pieces)), 'session')} in {made.seconds:.0f} s")
     else:

@@ -126,7 +126,7 @@ def _ratio(ratio: Interval | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else "its end"
+    return plain_text(json.dumps(text, ensure_ascii=False)) if text else "its end"
 
 
 def _values(report: CompareReport, run_ids: list[int | None]) -> dict[str, object]:

@@ -10,7 +10,7 @@ import typer
 
 from lpx.cli.bench.selection import RunSelection
 from lpx.cli.option_groups import spread_options
-from lpx.cli.whole_file import write_whole
+from lpx.cli.whole_file import check_target, write_whole
 from lpx.errors import ConfigError
 
 _BOM = b"\xef\xbb\xbf"
@@ -37,6 +37,8 @@ def export(
         format = file.suffix.lower().lstrip(".") if file else "json"
     if format not in _FORMATS:
         raise ConfigError(f"{format or 'nothing'!r} is no format; use --format {' or --format '.join(_FORMATS)}")
+    if file is not None:
+        check_target("FILE", file, f"runs.{format}")
     if file is not None and file.exists() and not force:
         raise ConfigError(f"{file} exists; --force overwrites it")
     runs = selection.open().find(selection.filter(), with_samples=format == "json")

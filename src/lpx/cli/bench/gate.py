@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lpx.cli.bench.recording import LedgerFile, LedgerOptions, hash_with_progress, open_ledger, record
+from lpx.cli.late_failures import report_failure
 from lpx.cli.status_line import StatusLine
 from lpx.cli.tables import count_of
-from lpx.errors import ConfigError, LpxError
+from lpx.cli.verdicts import EXIT_NO_VERDICT, judging, showing
+from lpx.cli.whole_file import check_target
+from lpx.errors import OUTPUT_NOT_WRITTEN, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,62 +90,59 @@ def gate(
 ) -> None:
     """Measure the workload of a baseline again, and fail when it has become slower. Prints Markdown.
 
-    Exit codes: 0 not slower than allowed, 1 slower, 2 cannot judge.
+    Exit codes: 0 not slower than allowed, 1 slower, 2 cannot judge, 3 not slower, but not kept in the ledger.
 
     Example: lpx bench gate --baseline main --fail-on decode:-5% --fail-on ttft:+10%
 
     In alternation: lpx bench gate --baseline main --against lpx:python=old/bin/python
     """
     from lpx.bench.gate.conditions import parse_conditions
-    from lpx.bench.gate.gate import CannotJudgeError
     from lpx.bench.gate.report import gate_json, gate_markdown
 
     options = LedgerOptions(no_ledger=no_ledger, ledger=ledger)
     conditions = parse_conditions(fail_on or ["decode:-5%"])
-    if output is not None and not output.absolute().parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.absolute().parent}")
-    workload = {"input_len": input_len, "output_len": output_len, "batch_size": batch_size}
-    try:
-        with StatusLine() as status:
-
-            def progress(sessions: int, passed: float) -> None:
-                status.show(f"{count_of(sessions, 'session')}, {passed:.0f} of at most {seconds:.0f} s")
-
-            status.show("measuring")
-            if against is not None:
-                report = _alternating(
-                    candidate,
-                    against,
-                    baseline,
-                    ledger,
-                    changed,
-                    workload,
-                    allow_different,
-                    conditions,
-                    seconds,
-                    progress,
-                )
-            else:
-                if candidate is not None or any(value is not None for value in workload.values()):
-                    raise ConfigError("a side and lengths go with --against SIDE; a baseline has its own")
-                report = _against_baseline(
-                    baseline, ledger, changed, allow_different, conditions, seconds, most_others / 100, progress
-                )
-    except LpxError as error:
-        if error.exit_code == CannotJudgeError.exit_code:
-            raise
-        raise CannotJudgeError(f"cannot judge: {error}") from error
-    except Exception as error:  # exit code 1 would say that something is slower
-        if os.environ.get("LPX_DEBUG", "0") not in ("", "0"):
-            raise
-        raise CannotJudgeError(f"cannot judge: {type(error).__name__}: {error}") from error
-    run_id = record(options, report.measurement)
-    markdown = gate_markdown(report)
     if output is not None:
-        output.write_text(markdown, encoding="utf-8")
-    print(json.dumps(gate_json(report, run_id), ensure_ascii=False, indent=2) if json_output else markdown, end="")
-    if json_output:
-        print()
+        check_target("--output", output, "gate.md")
+    workload = {"input_len": input_len, "output_len": output_len, "batch_size": batch_size}
+    with judging(), StatusLine() as status:
+
+        def progress(sessions: int, passed: float) -> None:
+            status.show(f"{count_of(sessions, 'session')}, {passed:.0f} of at most {seconds:.0f} s")
+
+        status.show("measuring")
+        if against is not None:
+            report = _alternating(
+                candidate,
+                against,
+                baseline,
+                ledger,
+                changed,
+                workload,
+                allow_different,
+                conditions,
+                seconds,
+                progress,
+            )
+        else:
+            if candidate is not None or any(value is not None for value in workload.values()):
+                raise ConfigError("a side and lengths go with --against SIDE; a baseline has its own")
+            report = _against_baseline(
+                baseline, ledger, changed, allow_different, conditions, seconds, most_others / 100, progress
+            )
+    with judging():
+        run_id = record(options, report.measurement)
+        markdown = gate_markdown(report)
+        with showing(EXIT_NO_VERDICT):
+            if json_output:
+                print(json.dumps(gate_json(report, run_id), ensure_ascii=False, indent=2))
+            else:
+                print(markdown, end="")
+        if output is not None:
+            try:
+                output.write_text(markdown, encoding="utf-8", errors="replace")
+            except OSError as error:
+                message = f"--output {output} cannot be written: {error.strerror}"
+                report_failure(message, EXIT_NO_VERDICT, OUTPUT_NOT_WRITTEN)
     raise typer.Exit(report.outcome.value)
 
 

@@ -14,7 +14,7 @@ from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of
+from lpx.cli.tables import count_of, plain_text
 
 if TYPE_CHECKING:
     from lpx.bench.latency import Latency
@@ -88,7 +88,7 @@ def _print_latency(measured: Latency) -> None:
     from lpx.cli.loading import describe_in_use
 
     limit, step = measured.limit, measured.step
-    print(describe_in_use(measured.in_use))
+    print(plain_text(describe_in_use(measured.in_use)))
     print(
         f"{count_of(measured.batch_size, 'stream')} of {measured.input_len} tokens in and {measured.output_len} out, "
         f"{count_of(measured.repeats, 'repeat')}\n"

@@ -12,7 +12,7 @@ from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, print_table
+from lpx.cli.tables import count_of, plain_text, print_table
 
 
 @spread_options
@@ -72,7 +72,7 @@ def naive(
         print(json.dumps({"run_id": run_id, **asdict(report)}, ensure_ascii=False, indent=2, default=str))
         return
     theirs, ours = report.naive_subject, report.lpx_subject
-    print(f"{ours.model}, {count_of(batch_size, 'stream')} of {input_len} tokens in and {output_len} out")
+    print(plain_text(f"{ours.model}, {count_of(batch_size, 'stream')} of {input_len} tokens in and {output_len} out"))
     print(f"transformers {theirs.engine_version}, {theirs.quantization}, {theirs.isa}, {theirs.threads} threads")
     print(f"LPX {ours.engine_version}, {ours.quantization}, {ours.isa}, {ours.threads} threads\n")
     rows = []

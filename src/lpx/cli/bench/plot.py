@@ -43,11 +43,12 @@ def plot(
     """
     from lpx.bench.ledger import RunFilter
     from lpx.cli.status_line import StatusLine
-    from lpx.cli.whole_file import write_whole
+    from lpx.cli.whole_file import check_target, write_whole
 
     format = file.suffix.lower().lstrip(".")
     if format not in _FORMATS:
         raise ConfigError(f"{file}: pictures are written as .{', .'.join(_FORMATS)}; let the name end with one of them")
+    check_target("FILE", file, f"runs.{format}")
     if file.exists() and not force:
         raise ConfigError(f"{file} exists; --force overwrites it")
     _require_matplotlib()

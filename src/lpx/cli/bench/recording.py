@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpx.cli.late_failures import report_failure
-from lpx.errors import ConfigError, ModelNotFoundError
+from lpx.cli.whole_file import check_target
+from lpx.errors import ModelNotFoundError
 
 if TYPE_CHECKING:
     from lpx.bench.ledger import Ledger
@@ -58,11 +59,7 @@ class LedgerOptions:
                 checked_name("tag", tag)
         if self.no_ledger or self.ledger is None:
             return
-        path = self.ledger.expanduser()
-        if path.is_dir():
-            raise ConfigError(f"--ledger {path} is a folder; name a file in it, such as {path / 'ledger.sqlite'}")
-        if not path.absolute().parent.is_dir():
-            raise ConfigError(f"--ledger {path}: there is no folder {path.absolute().parent}; make it first")
+        check_target("--ledger", self.ledger.expanduser(), "ledger.sqlite")
 
 
 def open_ledger(file: Path | None) -> Ledger:

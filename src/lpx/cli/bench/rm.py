@@ -23,8 +23,7 @@ def rm(
     from lpx.cli.tables import count_of
 
     opened, runs = open_ledger(ledger), list(dict.fromkeys(runs))
-    for run in runs:
-        opened.get(run)  # says which one is unknown before it asks
+    opened.require(runs)  # says which one is unknown before it asks
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError("nobody can be asked here; --yes removes the runs without asking")

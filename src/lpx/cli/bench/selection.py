@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from lpx.bench.ledger import Ledger, RunFilter
 
 
+_MOST = 2**31 - 1  # within SQLite's integers
+
+
 def _which(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="Which runs", **more)
 
@@ -24,13 +27,13 @@ class RunSelection:
     engine: Annotated[str | None, _which("--engine", help="lpx, llama.cpp, vllm, …")] = None
     device: Annotated[str | None, _which("--device", help="A part of the device's name: cpu, or a card.")] = None
     quantization: Annotated[str | None, _which("--quantization", help="A part of it, such as Q4_K.")] = None
-    batch_size: Annotated[int | None, _which("--batch-size", help="Sequences at once.", min=1)] = None
+    batch_size: Annotated[int | None, _which("--batch-size", help="Sequences at once.", min=1, max=_MOST)] = None
     tag: Annotated[str | None, _which("--tag", help="Runs with this tag.")] = None
     since: Annotated[
         str | None, _which("--since", help="Begun then or later: 7d, 12h, 30m ago, or 2026-01-31.", metavar="WHEN")
     ] = None
     until: Annotated[str | None, _which("--until", help="Begun before then.", metavar="WHEN")] = None
-    last: Annotated[int | None, _which("--last", "-n", help="Only the newest N.", metavar="N", min=1)] = None
+    last: Annotated[int | None, _which("--last", "-n", help="Only the newest N.", metavar="N", min=1, max=_MOST)] = None
     ledger: LedgerFile = None
 
     def open(self) -> Ledger:
