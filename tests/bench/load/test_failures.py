@@ -123,3 +123,25 @@ def unused_port():
 def test_a_key_that_no_header_can_hold_is_refused(key):
     with pytest.raises(ConfigError, match="holds characters that no key has"):
         run_load([words(0.1)], api_key=key)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        event({"object": "error", "message": "engine died", "code": 500}),
+        b'event: error\ndata: {"message": "engine died", "code": 500}\n\n',
+        event({"type": "error", "error": {"message": "engine died"}}),
+        event({"detail": "engine died"}),
+    ],
+)
+def test_an_error_in_a_stream_is_one_however_it_is_told(told):
+    report = run_load([words(0.1, 0.2, tokens=2), Script([*BEGUN, (0.4, told + DONE)])])
+    assert report.errors == {"stream_error": 1}
+    assert "engine died" in report.failures[0].detail
+    assert report.figures["completed"] == 1
+
+
+@pytest.mark.parametrize("count", [10**400, 1e308, 2**70, -1, True, "5"])
+def test_a_count_that_cannot_be_is_a_bad_stream(count):
+    script = Script([*BEGUN, (0.4, event({"choices": [], "usage": {"completion_tokens": count}}) + DONE)])
+    assert run_load([words(0.1, 0.2, tokens=2), script]).errors == {"bad_stream": 1}

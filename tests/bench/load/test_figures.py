@@ -218,3 +218,14 @@ def test_the_measurement_holds_what_the_report_says():
     assert measurement.figures == report.figures
     assert measurement.settings["seed"] == 3
     assert measurement.seconds == near(0.7)
+
+
+def test_what_is_not_known_keeps_no_limit():
+    uncounted = Script([(0.1, text("a")), (0.6, text("b") + DONE)])
+    lump = words(0.1, tokens=100)
+    report = run_load([uncounted, lump], goodput={"tpot": 1000})
+    assert report.figures["goodput_requests_per_second"] == 0
+    report = run_load([lump], goodput={"itl": 1000})
+    assert report.figures["goodput_requests_per_second"] == 0
+    report = run_load([words(0.1, tokens=1)], goodput={"itl": 1000, "tpot": 1000})
+    assert report.figures["goodput_requests_per_second"] == near(1 / 0.1)

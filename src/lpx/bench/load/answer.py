@@ -163,7 +163,7 @@ class _Reader:
 
 
 def _is_error(event: dict[str, Any]) -> bool:
-    """Whether a server tells that it failed: OpenAI's and Anthropic's ways, and a bare message in place of an answer."""
+    """Whether a server tells that it failed: as OpenAI or Anthropic do, or by a bare message instead of an answer."""
     if event.get("error") or "error" in (event.get("object"), event.get("type")):
         return True
     told = event.keys() & {"message", "code", "detail"}

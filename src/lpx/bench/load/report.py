@@ -174,7 +174,7 @@ def latency_samples(results: Iterable[Result], latency: str) -> list[float]:
 
 
 def meets(timings: Timings, goodput: Mapping[str, float]) -> bool:
-    """Whether one answer keeps all limits. One token has no TPOT and no gaps, which keeps theirs; unknown ones do not."""
+    """Whether one answer keeps all limits. One token has no TPOT and no gaps, and keeps theirs; unknown ones do not."""
     without = 0.0 if timings.output_tokens is not None and timings.output_tokens <= 1 else math.inf
     for name, limit in goodput.items():
         if name == "itl":

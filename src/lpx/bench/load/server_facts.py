@@ -20,6 +20,9 @@ _OWNERS = {
 }
 
 
+_LONGEST_NAME = 200  # characters of what a server calls a model
+
+
 class ServerUnreachableError(LpxError):
     """The server cannot be measured: it does not answer, or refuses what is asked."""
 
@@ -42,7 +45,7 @@ async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
     engine = _OWNERS.get(str(card.get("owned_by", "")).lower(), "unknown")
     cache = card.get("kv_cache")
     return Subject(
-        model=model,
+        model=model[:_LONGEST_NAME],
         engine=engine,
         engine_version=await _version(client) if engine in ("lpx", "vllm", "sglang") else None,
         quantization=_text(card.get("quantization")),
@@ -101,4 +104,5 @@ async def _version(client: HttpClient) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    """What the server calls something, as far as a table has room for it."""
+    return value[:_LONGEST_NAME] if isinstance(value, str) else None
