@@ -25,8 +25,12 @@ OUTPUT_NOT_WRITTEN = "LPX-E004"  # what a command writes beside its result, or t
 
 
 def error_line(message: object, help_code: str = LpxError.help_code) -> str:
-    """The one line that a failed command prints: `error[LPX-E040]: … (lpx explain LPX-E040)`."""
-    return f"error[{help_code}]: {message} (lpx explain {help_code})"
+    """The one line that a failed command prints: `error[LPX-E040]: … (lpx explain LPX-E040)`.
+
+    A message may quote names that others chose: what would move the cursor or colour it becomes a question mark.
+    """
+    shown = "".join(character if character.isprintable() else "?" for character in " ".join(str(message).split("\n")))
+    return f"error[{help_code}]: {shown} (lpx explain {help_code})"
 
 
 class ModelNotFoundError(LpxError):

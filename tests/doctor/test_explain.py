@@ -78,6 +78,7 @@ def test_codes_are_found_as_people_write_them() -> None:
 
 def test_error_line_names_its_page() -> None:
     assert error_line("no", "LPX-E040") == "error[LPX-E040]: no (lpx explain LPX-E040)"
+    assert error_line("a\x1b[31m\nb\0 你好", "LPX-E040") == "error[LPX-E040]: a?[31m b? 你好 (lpx explain LPX-E040)"
     assert codes_in(error_line(ConfigError("x"), ConfigError.help_code)) == ["LPX-E002"]
 
 

@@ -385,6 +385,10 @@ class TestCommands:
         assert output.ok
         assert "caf" in output.stdout
 
+    def test_one_that_writes_without_end_is_ended(self) -> None:
+        output = run_command(("sh", "-c", "exec yes GPU"), 60.0)
+        assert (output.code, output.problem, output.stdout) == (None, "too much output", "")
+
     def test_both_streams_and_codes(self) -> None:
         output = run_command(("sh", "-c", "echo out; echo err >&2; exit 3"), 5.0)
         assert (output.code, output.text) == (3, "out\n\nerr\n")

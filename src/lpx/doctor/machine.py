@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -24,11 +26,12 @@ T = TypeVar("T")
 _MOST_FILE_BYTES = 1 << 20  # of /proc and /sys; the rest says nothing new
 _MORE_FOLDERS = ("/usr/sbin", "/sbin", "/usr/lib/wsl/lib")  # not on the path of every user
 DEFAULT_LIMIT_S = 1.5
+MOST_OUTPUT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command said. `problem` says why there is no exit code: "missing", "timeout" or a system error."""
+    """What a command said. `problem` is why it has no exit code: "missing", "timeout", "too much output", others."""
 
     code: int | None
     stdout: str = ""
@@ -172,9 +175,8 @@ def run_command(command: tuple[str, ...], limit_s: float) -> Output:
         )
     except OSError as error:
         return Output(None, problem=error.strerror or "cannot be started")
-    try:
-        stdout, stderr = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
+    found, problem = _read_output(process, limit_s)
+    if problem is not None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         # One that a driver holds inside the kernel cannot even be killed: it is left behind, not waited for.
@@ -183,8 +185,37 @@ def run_command(command: tuple[str, ...], limit_s: float) -> Output:
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
-        return Output(None, problem="timeout")
-    return Output(process.returncode, stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace"))
+        return Output(None, problem=problem)
+    return Output(process.returncode, *(data.decode("utf-8", "replace") for data in found))
+
+
+def _read_output(process: subprocess.Popen[bytes], limit_s: float) -> tuple[list[bytes], str | None]:
+    """What a command writes to its two streams until it ends, or the problem that it does not end well."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    deadline = monotonic() + limit_s
+    found = {process.stdout: bytearray(), process.stderr: bytearray()}
+    with selectors.DefaultSelector() as waiting:
+        for stream in found:
+            waiting.register(stream, selectors.EVENT_READ)
+        while waiting.get_map():
+            ready = waiting.select(max(deadline - monotonic(), 0))
+            if not ready:
+                return [], "timeout"
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    waiting.unregister(key.fileobj)
+                found[key.fileobj] += data  # type: ignore[index]
+            if sum(map(len, found.values())) > MOST_OUTPUT_BYTES:
+                return [], "too much output"
+    try:
+        process.wait(max(deadline - monotonic(), 0))
+    except subprocess.TimeoutExpired:
+        return [], "timeout"
+    for stream in found:
+        stream.close()
+    return [bytes(data) for data in found.values()], None
 
 
 def find_command(name: str) -> str | None:

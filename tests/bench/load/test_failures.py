@@ -145,3 +145,9 @@ def test_an_error_in_a_stream_is_one_however_it_is_told(told):
 def test_a_count_that_cannot_be_is_a_bad_stream(count):
     script = Script([*BEGUN, (0.4, event({"choices": [], "usage": {"completion_tokens": count}}) + DONE)])
     assert run_load([words(0.1, 0.2, tokens=2), script]).errors == {"bad_stream": 1}
+
+
+def test_a_key_that_the_server_repeats_is_kept_nowhere():
+    refusal = Script([(0.1, b'{"error": {"message": "wrong key: sk-SECRET"}}')], 401, "application/json")
+    report = run_load([words(0.1, 0.2, tokens=2), refusal], api_key="sk-SECRET")
+    assert report.failures[0].detail == "wrong key: ***"

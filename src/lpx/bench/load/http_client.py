@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Clock = Callable[[], float]
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
+_PIECE_COST = 100  # bytes of memory that a piece takes beside its own
 _CONNECT_TIMEOUT_S = 10.0
 
 
@@ -71,6 +72,7 @@ class HttpClient:
         self._clock = clock
         self._timeout_s = timeout_s
         authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+        self._api_key = api_key
         self._fields = f"Host: {parts.netloc}\r\nUser-Agent: lpx-bench\r\n{authorization}"
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
@@ -122,6 +124,10 @@ class HttpClient:
             raise RequestFailedError("connection", f"{self._host}:{self._port}: {error.strerror or error}") from None
         self._all.add(connection)
         return connection
+
+    def redacted(self, text: str) -> str:
+        """`text` without the key, which servers like to repeat in their refusals."""
+        return text.replace(self._api_key, "***") if self._api_key else text
 
     async def close(self) -> None:
         """Close all connections, those in use too."""
@@ -199,11 +205,11 @@ class _Connection(asyncio.Protocol):
             return
         self._size += len(data)
         if self._size > MAX_ANSWER_BYTES:
-            self._fail("bad_stream", f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+            self._fail("bad_stream", f"the answer takes more than {MAX_ANSWER_BYTES} bytes")
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail("bad_stream", f"the answer is no HTTP/1.1: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -248,6 +254,7 @@ class _Connection(asyncio.Protocol):
         if exchange is not None:
             exchange.pieces.append(piece)
             exchange.stamps.append(self._stamp)
+            self._size += _PIECE_COST
 
     def on_message_complete(self) -> None:
         if self._exchange is not None and self._exchange.status:

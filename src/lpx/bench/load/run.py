@@ -244,7 +244,7 @@ class _Load:
             answer = await _read(exchange)
         except RequestFailedError as error:
             self.ended_s = self.clock()
-            self.failures.append(Failure(number, error.kind, error.detail))
+            self.failures.append(Failure(number, error.kind, self.client.redacted(error.detail)))
             return None
         finally:
             self.running -= 1
