@@ -138,7 +138,10 @@ def _base_url(url: str) -> str:
     except (httpx.InvalidURL, ValueError):
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.userinfo:
-        raise BatchFileError(f"--url {url!r} is not the address of a server; write it like http://127.0.0.1:8080")
+        shown = re.sub(r"(?<=//)[^/@]*@", "", url)  # a password is for nobody's eyes
+        raise BatchFileError(
+            f"--url {shown!r} is not the address of a server; write it like http://127.0.0.1:8080, without a user"
+        )
     return str(parsed).rstrip("/").removesuffix("/v1")
 
 

@@ -216,6 +216,8 @@ def open_output(path: Path, *, resume: bool, source: InputFile | None = None, mo
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
     try:
         path = path.resolve()  # what a link means is written and put in order, not the link
+        if path.is_symlink():  # a loop: some versions of Python say so, others leave it as it is
+            raise ValueError
     except (OSError, RuntimeError, ValueError):
         raise BatchFileError(f"the output {path} cannot be written: it is no path to a file") from None
     while True:
