@@ -151,3 +151,10 @@ def test_a_key_that_the_server_repeats_is_kept_nowhere():
     refusal = Script([(0.1, b'{"error": {"message": "wrong key: sk-SECRET"}}')], 401, "application/json")
     report = run_load([words(0.1, 0.2, tokens=2), refusal], api_key="sk-SECRET")
     assert report.failures[0].detail == "wrong key: ***"
+
+
+def test_a_key_at_the_end_of_what_is_kept_leaves_no_part_of_it():
+    told = "x" * 295 + " sk-SECRET-0123456789 " + "y" * 300
+    refusal = Script([(0.1, told.encode())], 403, PLAIN)
+    report = run_load([words(0.1, 0.2, tokens=2), refusal], api_key="sk-SECRET-0123456789")
+    assert "sk-" not in report.failures[0].detail

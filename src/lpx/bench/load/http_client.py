@@ -101,6 +101,9 @@ class HttpClient:
             except BaseException:
                 connection.close()
                 raise
+            if exchange.status != 200 and self._api_key:  # servers like to repeat the key in their refusals
+                exchange.pieces = [self.redacted(exchange.body.decode("latin-1")).encode("latin-1")]
+                exchange.stamps = exchange.stamps[-1:]
             if connection.reusable:
                 self._idle.append(connection)
             else:
