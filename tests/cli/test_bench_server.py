@@ -33,7 +33,7 @@ def bench(lpx, server):
 def test_levels_of_concurrency_make_one_table(bench, server, tmp_path, environment):
     done = bench(
         *("serve", "--max-concurrency", "1,3", "--num-prompts", "6", "--output-len", "5"),
-        *("--goodput", "ttft:60000", "tpot:60000", "--save-detailed", "--result-dir", str(tmp_path)),
+        *("--goodput", "ttft:60000", "e2el:60000", "--save-detailed", "--result-dir", str(tmp_path)),
         *("--metadata", "地点=上海", "rack=7", "--metric-percentiles", "50,99.9"),
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -109,7 +109,7 @@ def judged(ledger):
     def call(outcome, *arguments, stdout=subprocess.DEVNULL, **variables):
         script = f"""
 from types import SimpleNamespace
-import lpx.cli.app, sys
+import lpx.cli.app, lpx.cli.bench.gate, sys
 import lpx.bench.gate.report as report
 from lpx.bench.gate.trial import Outcome
 from tests.bench.ledger.example_runs import a_measurement

@@ -3,26 +3,88 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import sys
+from collections.abc import Iterator, MutableMapping
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from lpx.cli import EXIT_INTERRUPTED, batch, bench, chat, doctor, explain, fit, models, run, serve, snapshot, tune
-from lpx.cli.eval import evaluate
-from lpx.cli.help_text import group_options
+from lpx.cli import EXIT_INTERRUPTED
+from lpx.cli.help_text import format_commands, group_options
 from lpx.cli.late_failures import exit_code_after_success
-from lpx.cli.quantize import quantize
 from lpx.cli.verdicts import silence_stdout
 from lpx.errors import OUTPUT_NOT_WRITTEN, LpxError, error_line
 
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
+# Where each command is, in the order of the help: a function, or a group of its own.
+_PLACES = {
+    "run": "lpx.cli.run:run",
+    "chat": "lpx.cli.chat:chat",
+    "serve": "lpx.cli.serve:serve",
+    "fit": "lpx.cli.fit:fit",
+    "tune": "lpx.cli.tune:tune",
+    "eval": "lpx.cli.eval:evaluate",
+    "quantize": "lpx.cli.quantize:quantize",
+    "doctor": "lpx.cli.doctor:doctor",
+    "explain": "lpx.cli.explain:explain",
+    "snapshot": "lpx.cli.snapshot:app",
+    "bench": "lpx.cli.bench:app",
+    "batch": "lpx.cli.batch:app",
+    "models": "lpx.cli.models:app",
+}
+_PLAIN_HELP: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None}  # rich's tables cut names of options
+
+
+class _LazyCommands(MutableMapping[str, Any]):
+    """The commands by name, each imported and built when it is asked for: one start needs one of them."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = dict.fromkeys(_PLACES)
+
+    def __getitem__(self, name: str) -> Any:
+        if self._built[name] is None:
+            module, _, member = _PLACES[name].partition(":")
+            found = getattr(importlib.import_module(module), member)
+            around = typer.Typer(**_PLAIN_HELP)
+            if isinstance(found, typer.Typer):
+                around.add_typer(found, name=name)
+                command = typer.main.get_group(around).commands[name]
+            else:
+                around.command(name)(found)
+                command = typer.main.get_command(around)
+            self._built[name] = group_options(command)
+        return self._built[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._built[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._built)
+
+    def __len__(self) -> int:
+        return len(self._built)
+
+
 class _Commands(TyperGroup):
     """Turns whatever ends a command into one line and an exit code; LPX_DEBUG=1 shows the traceback instead."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _LazyCommands()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        format_commands(self, formatter)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -64,24 +126,10 @@ app = typer.Typer(
     cls=_Commands,
     help="Fast decoding of small language models.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # its tables cut the names of options where the terminal is narrow
     context_settings={"help_option_names": ["-h", "--help"]},
+    **_PLAIN_HELP,
 )
-app.command("run")(run.run)
-app.command("chat")(chat.chat)
-app.command("serve")(serve.serve)
-app.command("fit")(fit.fit)
-app.command("tune")(tune.tune)
-app.command("eval")(evaluate)
-app.command("quantize")(quantize)
-app.command("doctor")(doctor.doctor)
-app.command("explain")(explain.explain)
-app.add_typer(snapshot.app, name="snapshot")
-app.add_typer(bench.app, name="bench")
-app.add_typer(batch.app, name="batch")
-app.add_typer(models.app, name="models")
 
 
 def _print_version(wanted: bool) -> None:
@@ -110,7 +158,7 @@ def run_app() -> NoReturn:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        group_options(typer.main.get_command(app))(prog_name="lpx")
+        app(prog_name="lpx")
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except OSError as error:

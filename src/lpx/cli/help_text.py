@@ -10,7 +10,7 @@ def group_options(command: Any) -> Any:
     """Have `command` and all below it list their options by panel; returns it."""
     commands = getattr(command, "commands", None)
     if commands:
-        command.format_commands = MethodType(_format_commands, command)
+        command.format_commands = MethodType(lambda group, ctx, formatter: format_commands(group, formatter), command)
         for below in commands.values():
             group_options(below)
     else:
@@ -18,7 +18,8 @@ def group_options(command: Any) -> Any:
     return command
 
 
-def _format_commands(group: Any, ctx: Any, formatter: Any) -> None:
+def format_commands(group: Any, formatter: Any) -> None:
+    """The commands of a group, each with the first paragraph of its help, whole."""
     with formatter.section("Commands"):
         formatter.write_dl(
             [
