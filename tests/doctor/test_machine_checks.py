@@ -129,6 +129,12 @@ class TestPorts:
         assert finding.status is Status.WARNING
         assert "sudo ss -ltnp" in finding.do
 
+    @pytest.mark.parametrize("text", ["abc", "0", "65536", "9" * 5000])
+    def test_setting_that_is_no_port(self, tmp_path: Path, text: str) -> None:
+        found = diagnose(Captured(tmp_path, environment={"LPX_PORT": text}), "ports")["port"]
+        assert found.status is Status.ERROR
+        assert repr(text[:80]) in found.found
+
     def test_nothing_to_be_known(self, tmp_path: Path) -> None:
         assert diagnose(Captured(tmp_path), "ports")["port 8080"].status is Status.UNKNOWN
 
@@ -392,3 +398,18 @@ class TestCommands:
     def test_both_streams_and_codes(self) -> None:
         output = run_command(("sh", "-c", "echo out; echo err >&2; exit 3"), 5.0)
         assert (output.code, output.text) == (3, "out\n\nerr\n")
+
+
+def test_commands_that_hang_do_not_add_up(tmp_path: Path) -> None:
+    given: list[float] = []
+
+    def run(command: tuple[str, ...], limit_s: float) -> Output:
+        given.append(limit_s)
+        return Output(0)
+
+    machine = Machine(tmp_path, {}, run=run, all_limit_s=10.0)
+    assert machine.run("one", limit_s=60.0).ok
+    assert given[0] <= 10.0
+    late = Machine(tmp_path, {}, run=run, all_limit_s=0.0)
+    assert late.run("two").problem == "timeout"
+    assert len(given) == 1

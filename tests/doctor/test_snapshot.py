@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lpx.doctor.finding import Finding, Status
+from lpx.doctor.fix_script import write_fix_script
 from lpx.doctor.snapshot import (
     Importance,
     ModelEntry,
@@ -25,6 +31,11 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=12,
 )
+
+
+def write_long_fix_script(path: Path) -> None:
+    long = Finding(check="c", title="t", status=Status.WARNING, found="x" * 9000, wanted="w", why="because", do="mend")
+    write_fix_script(path, [long])
 
 
 def record(**environment: object) -> dict[str, object]:
@@ -123,3 +134,28 @@ def test_any_two_records_can_be_compared(before: dict[str, object], after: dict[
     assert compare_snapshots(before, before) == []
     names = {change.name for change in compare_snapshots(before, after)}
     assert names <= flatten(before).keys() | flatten(after).keys()
+
+
+def test_what_is_no_regular_file_is_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="no regular file"):
+            read_snapshot(path)
+        assert "profile" not in take_snapshot([], {"LPX_PROFILE": str(path)})
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate((16 << 20) + 1)
+    with pytest.raises(ConfigError, match="more than 16777216 bytes"):
+        read_snapshot(tmp_path / "large")
+
+
+@pytest.mark.parametrize("write", [lambda path: write_snapshot(path, {"a": "x" * 9000}), write_long_fix_script])
+def test_what_a_full_disk_cuts_off_is_not_left_behind(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(ConfigError, match="cannot be written"):
+            write(tmp_path / "file")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(tmp_path.iterdir()) == []

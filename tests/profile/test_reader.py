@@ -125,7 +125,7 @@ def test_files_that_cannot_be_read(tmp_path):
         read_profile(tmp_path)
     large = tmp_path / "large.toml"
     large.write_bytes(b"#" * (1 << 21))
-    with pytest.raises(ProfileError, match="is no profile"):
+    with pytest.raises(ProfileError, match="more than 1048576 bytes"):
         read_profile(large)
 
 

@@ -371,3 +371,48 @@ def test_choosing_never_makes_files_up(paths: list[str]) -> None:
     except LpxError:
         return
     assert set(chosen) <= set(files)
+
+
+ODD_INFO = [
+    [],
+    5,
+    None,
+    [None],
+    {},
+    {"siblings": "abc"},
+    {"siblings": [None]},
+    {"siblings": [{"rfilename": 5}]},
+    {"siblings": [{"rfilename": "a-q4_k_m.gguf", "size": 10**400}]},
+    {"siblings": [{"rfilename": "a-q4_k_m.gguf", "size": -1}]},
+    {"siblings": [{"rfilename": "a-q4_k_m.gguf", "size": 1.5e300}]},
+    {"siblings": [{"rfilename": "a-q4_k_m.gguf", "size": 5, "lfs": {"sha256": [1]}}]},
+    {"siblings": [{"rfilename": "a-q4_k_m.gguf", "size": 5, "lfs": 3}]},
+    {"siblings": [], "sha": 5},
+]
+
+
+@pytest.mark.parametrize("info", ODD_INFO, ids=lambda info: str(info)[:40])
+def test_a_mirror_that_answers_nonsense_is_said_to(hub: Hub, pull, info: object, monkeypatch) -> None:
+    told = {"id": "a/b", "sha": COMMIT, **info} if isinstance(info, dict) and info else info
+    monkeypatch.setattr(hub, "_hub_info", lambda *asked: hub._json(told))
+    with pytest.raises(DownloadError, match=hub.url):
+        pull(f"hf:{QUANTS}")
+
+
+ODD_FILES = [5, "abc", [None], [{"Path": 1, "Size": 1}], [{"Path": "a.gguf", "Size": 10**400}]]
+
+
+@pytest.mark.parametrize("files", ODD_FILES, ids=lambda files: str(files)[:40])
+def test_nonsense_of_modelscope_is_said_to(hub: Hub, pull, files: object, monkeypatch) -> None:
+    monkeypatch.setattr(hub, "_scope_list", lambda *asked: hub._json({"Code": 200, "Data": {"Files": files}}))
+    with pytest.raises(DownloadError, match="list"):
+        pull(f"ms:{QUANTS}")
+
+
+def test_dates_of_modelscope_that_cannot_be_compared(hub: Hub, pull, monkeypatch) -> None:
+    entries = [
+        {"Path": f"big-f16-0000{part}-of-00002.gguf", "Size": len(data), "Revision": COMMIT, "CommittedDate": date}
+        for part, data, date in ((1, OTHER, "yesterday"), (2, CONTENT, 5))
+    ]
+    monkeypatch.setattr(hub, "_scope_list", lambda *asked: hub._json({"Code": 200, "Data": {"Files": entries}}))
+    assert pull(f"ms:{QUANTS}:f16").revision == COMMIT

@@ -261,3 +261,10 @@ def test_a_manifest_of_others_names_nothing_outside_its_folder(tmp_path: Path, r
     )
     with pytest.raises(ModelStoreError, match="cannot be understood"):
         manifest.read(tmp_path)
+
+
+def test_prune_says_when_there_is_no_such_model(folder: Path, three: list[StoredModel]) -> None:
+    with pytest.raises(ModelNotFoundError, match="nonexist"):
+        prune(folder, "nonexist")
+    (folder / ".gone.key.partial").mkdir()
+    assert [each.what for each in prune(folder, "gone")] == [".gone.key.partial"]

@@ -102,12 +102,15 @@ def _print_changes(changes: list[Change]) -> None:
     if not changes:
         print("nothing changed")
         return
+    from lpx.cli.tables import plain_text
+
     heading = None
     for change in changes:
         if change.importance is not heading:
             heading = change.importance
             print(f"{heading.name.lower()}:")
-        print(f"  {change.name}: {_shown(change.before)} -> {_shown(change.after)}  ({change.meaning})")
+        line = f"{change.name}: {_shown(change.before)} -> {_shown(change.after)}  ({change.meaning})"
+        print(f"  {plain_text(line)}")
 
 
 def _shown(value: Any) -> str:

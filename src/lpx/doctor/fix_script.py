@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from lpx.doctor.finding import Finding, Fix
+from lpx.doctor.new_file import write_new
 from lpx.errors import ConfigError
 
 _HEAD = """\
@@ -66,9 +66,7 @@ def write_fix_script(path: Path, findings: Sequence[Finding]) -> None:
     """Write the script for its owner alone. Raises ConfigError where the file exists or cannot be written."""
     text = fix_script(findings, path.name)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        write_new(path, text, 0o700)
     except FileExistsError:
         raise ConfigError(f"{path} exists already; remove it or name another file") from None
     except (OSError, ValueError) as error:

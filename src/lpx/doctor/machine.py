@@ -26,6 +26,7 @@ T = TypeVar("T")
 _MOST_FILE_BYTES = 1 << 20  # of /proc and /sys; the rest says nothing new
 _MORE_FOLDERS = ("/usr/sbin", "/sbin", "/usr/lib/wsl/lib")  # not on the path of every user
 DEFAULT_LIMIT_S = 1.5
+ALL_LIMIT_S = 75.0  # from the first command on: what hangs one after the other does not add up beyond it
 MOST_OUTPUT_BYTES = 1 << 20
 
 
@@ -86,6 +87,7 @@ class Machine:
         interpreter: Interpreter | None = None,
         affinity: frozenset[int] | None = None,
         site_packages: Path | None = None,
+        all_limit_s: float = ALL_LIMIT_S,
     ) -> None:
         self.root = root
         self.environment = os.environ if environment is None else environment
@@ -98,6 +100,7 @@ class Machine:
         self._known: dict[Any, Any] = {}
         self._locks: dict[Any, threading.Lock] = {}
         self._lock = threading.Lock()
+        self._all_limit_s = all_limit_s
 
     def once(self, key: Any, find: Callable[[], T]) -> T:
         """What `find` returns, found at most once: checks run in threads and share what they read."""
@@ -110,8 +113,13 @@ class Machine:
             return known
 
     def run(self, *command: str, limit_s: float = DEFAULT_LIMIT_S) -> Output:
-        """The command's output; it is killed with its children after `limit_s` seconds."""
-        return self.once(("run", command), lambda: self._run(command, limit_s))
+        """The command's output; it is killed with its children after `limit_s` seconds, or when all have had theirs."""
+        return self.once(("run", command), lambda: self._run_in_time(command, limit_s))
+
+    def _run_in_time(self, command: tuple[str, ...], limit_s: float) -> Output:
+        deadline = self.once("deadline of all commands", lambda: monotonic() + self._all_limit_s)
+        left = deadline - monotonic()
+        return self._run(command, min(limit_s, left)) if left > 0 else Output(None, problem="timeout")
 
     def which(self, name: str) -> str | None:
         """Path of a command, or None."""

@@ -15,10 +15,29 @@ USUAL_PORTS = (8000, DEFAULT_PORT, 7860)
 
 def check(machine: Machine) -> Iterator[Finding]:
     text = str(configured(machine, "port") or "")
-    own = int(text) if text.isdecimal() and 0 < int(text) < 65536 else DEFAULT_PORT
+    own = _port(text) if text else DEFAULT_PORT
+    if own is None:
+        yield _no_port(text)
     listeners = read_listeners(machine)
-    for port in sorted({*USUAL_PORTS, own}):
+    for port in sorted({*USUAL_PORTS, *([] if own is None else [own])}):
         yield port_finding(port, listeners, is_configured=port == own)
+
+
+def _port(text: str) -> int | None:
+    number = int(text) if text.isdecimal() and len(text) <= 5 else 0
+    return number if 0 < number < 65536 else None
+
+
+def _no_port(text: str) -> Finding:
+    return Finding(
+        check="ports",
+        title="port",
+        status=Status.ERROR,
+        found=f"LPX_PORT, or the profile, says {text[:80]!r}",
+        wanted="a number from 1 to 65535",
+        why="lpx serve does not start with it",
+        do="correct LPX_PORT, or port in the profile",
+    )
 
 
 def port_finding(port: int, listeners: tuple[Listener, ...] | None, *, is_configured: bool) -> Finding:

@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from lpx.doctor.environment import read_environment
+from lpx.doctor.new_file import write_new
 from lpx.errors import ConfigError
+from lpx.regular_file import read_regular
 
 FORMAT = 1
 _SECRET = re.compile(r"key|token(?!s)|secret|pass|pwd|auth|cred|bearer|cookie", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")  # user and password of an address
 _SECRET_VALUE = re.compile(r"^\s*(bearer|basic)\s|^(sk|hf|ghp|glpat|xox[a-z])[-_]", re.IGNORECASE)
 _MOST_BYTES = 16 << 20
+_MOST_PROFILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,8 @@ def installed_packages() -> dict[str, str]:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError):
+        return read_regular(path, _MOST_PROFILE_BYTES).decode("utf-8")
+    except (OSError, ValueError):
         return None
 
 
@@ -121,9 +124,7 @@ def _without_secret(name: str, value: Any) -> Any:
 def write_snapshot(path: Path, snapshot: Mapping[str, Any]) -> None:
     """Raises ConfigError where the file exists already or cannot be written: an old record is not lost by accident."""
     try:
-        with path.open("x", encoding="utf-8") as file:
-            json.dump(snapshot, file, ensure_ascii=False, indent=2)
-            file.write("\n")
+        write_new(path, json.dumps(snapshot, ensure_ascii=False, indent=2) + "\n")
     except FileExistsError:
         raise ConfigError(f"{path} exists already; name another file") from None
     except OSError as error:
@@ -133,9 +134,7 @@ def write_snapshot(path: Path, snapshot: Mapping[str, Any]) -> None:
 def read_snapshot(path: Path) -> dict[str, Any]:
     """Raises ConfigError for a file that is no snapshot, or one of a later format."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ConfigError(f"{path} is too large to be a snapshot")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_regular(path, _MOST_BYTES).decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"the snapshot {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):

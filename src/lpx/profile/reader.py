@@ -19,6 +19,7 @@ from typing import Any
 
 from lpx.errors import ConfigError
 from lpx.profile.keys import KEYS, SECTIONS, Key, key_named
+from lpx.regular_file import read_regular
 
 _MOST_BYTES = 1 << 20
 _WANTED = {
@@ -82,24 +83,13 @@ def _parse(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(_bytes_of(path).decode("utf-8-sig"))
+        return tomllib.loads(read_regular(path, _MOST_BYTES).decode("utf-8-sig"))
     except OSError as error:
         raise ProfileError(f"the profile {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ProfileError(f"{path} is not UTF-8 text (byte {error.start})") from None
     except ValueError as error:  # a number of thousands of digits is one that tomllib does not call its own
         raise ProfileError(f"{path} is not TOML: {error}") from None
-
-
-def _bytes_of(path: Path) -> bytes:
-    """Of a regular file: devices and pipes may have no end, and opening a pipe may wait for ever."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ProfileError(f"{path} is no regular file, as a profile must be")
-        data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise ProfileError(f"{path} has more than {_MOST_BYTES} bytes: that is no profile")
-    return data
 
 
 def _unknown_section(section: str, content: Any) -> str:

@@ -278,8 +278,11 @@ class Pruned:
 def prune(folder: Path, name: str | None = None, *, keep: int = 1, dry_run: bool = False) -> list[Pruned]:
     """Remove unfinished pulls, and versions older than the current one but the `keep` before it; returns what went.
 
-    What is in use, or being changed at this moment, stays; so does whatever the store did not bring.
+    What is in use, or being changed at this moment, stays; so does whatever the store did not bring. Raises
+    ModelNotFoundError for a name that neither a model nor an unfinished pull has.
     """
+    if name is not None and not any(_owner(entry) == name for entry in _leftovers(folder)):
+        list_versions(folder, name)
     pruned = _prune_leftovers(folder, name, dry_run)
     for model in list_models(folder):
         if name not in (None, model.name) or "/" in model.name:
@@ -304,13 +307,8 @@ def prune(folder: Path, name: str | None = None, *, keep: int = 1, dry_run: bool
 
 def _prune_leftovers(folder: Path, name: str | None, dry_run: bool) -> list[Pruned]:
     pruned = []
-    for entry in sorted(folder.glob(".*")) if folder.is_dir() else []:
-        stem = entry.name[1:]
-        if not stem.endswith((_PARTIAL, _TRASH)) or entry.is_symlink() or not entry.is_dir():
-            continue
-        owner = (
-            stem.rpartition(".")[0].rpartition(".")[0] or stem.partition(".")[0]
-        )  # NAME.KEY.partial; NAME.partial once
+    for entry in _leftovers(folder):
+        owner = _owner(entry)
         if name not in (None, owner) or is_locked(folder, owner):
             continue
         size = sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
@@ -318,6 +316,21 @@ def _prune_leftovers(folder: Path, name: str | None, dry_run: bool) -> list[Prun
         if not dry_run:
             shutil.rmtree(entry, ignore_errors=True)
     return pruned
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    """Folders of unfinished pulls and removals."""
+    return [
+        entry
+        for entry in (sorted(folder.glob(".*")) if folder.is_dir() else [])
+        if entry.name.endswith((_PARTIAL, _TRASH)) and not entry.is_symlink() and entry.is_dir()
+    ]
+
+
+def _owner(leftover: Path) -> str:
+    """The model that it belongs to: it is called .NAME.KEY.partial, and was .NAME.partial once."""
+    stem = leftover.name[1:]
+    return stem.rpartition(".")[0].rpartition(".")[0] or stem.partition(".")[0]
 
 
 def matching(folder: Path, names: Sequence[str]) -> list[StoredModel]:

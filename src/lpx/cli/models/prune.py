@@ -24,6 +24,7 @@ def prune(
     """
     from lpx import store
     from lpx.cli.models.rows import size
+    from lpx.cli.tables import plain_text
     from lpx.store.versions import prune as prune_versions
 
     pruned = prune_versions(store.models_dir(models_dir), name, keep=keep, dry_run=dry_run)
@@ -33,5 +34,5 @@ def prune(
         print(json.dumps({"dry_run": dry_run, "bytes": total, "removed": rows}, ensure_ascii=False))
         return
     for each in pruned:
-        print(f"{'would remove' if dry_run else 'removed'} {each.what} ({size(each.bytes)})")
+        print(plain_text(f"{'would remove' if dry_run else 'removed'} {each.what} ({size(each.bytes)})"))
     print(f"{size(total)} {'would be' if dry_run else 'are'} free again" if pruned else "there is nothing to remove")

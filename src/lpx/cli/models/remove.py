@@ -23,6 +23,7 @@ def remove(
     """
     from lpx import store
     from lpx.cli.models.rows import size, version_row
+    from lpx.cli.tables import plain_text
     from lpx.errors import ConfigError
     from lpx.model.models_dir import split_version
     from lpx.store.versions import matching
@@ -34,7 +35,7 @@ def remove(
         if not sys.stdin.isatty():
             raise ConfigError("nobody can be asked here; --yes removes the models without asking")
         for model in doomed:
-            print(f"{model.spelled}  {size(model.file_bytes)}  {model.path}", file=sys.stderr)
+            print(plain_text(f"{model.spelled}  {size(model.file_bytes)}  {model.path}"), file=sys.stderr)
         typer.confirm("remove?", abort=True, err=True)
     removed = []
     for spelled in dict.fromkeys(names):
@@ -44,4 +45,4 @@ def remove(
         print(json.dumps([version_row(model) for model in removed], ensure_ascii=False))
         return
     for model in removed:
-        print(f"removed {model.spelled} ({size(model.file_bytes)})")
+        print(plain_text(f"removed {model.spelled} ({size(model.file_bytes)})"))

@@ -29,7 +29,7 @@ def show(
     """
     from lpx import store
     from lpx.cli.models.rows import size, speed, version_row
-    from lpx.cli.tables import print_table
+    from lpx.cli.tables import plain_text, print_table
     from lpx.store.versions import require
 
     folder = store.models_dir(models_dir)
@@ -44,7 +44,7 @@ def show(
         )
         return
     for label, value in _facts(model):
-        print(f"{label:<13}{value}")
+        print(f"{label:<13}{plain_text(value)}")
     print()
     rows = [
         ("*" if each.current else "", each.version, (each.created or "-")[:10], size(each.file_bytes), speed(each))

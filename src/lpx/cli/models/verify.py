@@ -44,7 +44,10 @@ def verify(
 
 
 def _print(problems: tuple[str, ...], spelled: str, has_hashes: bool) -> None:
+    from lpx.cli.tables import plain_text
+
+    spelled = plain_text(spelled)
     if not problems:
         print(f"ok       {spelled}" + ("" if has_hashes else "  (it can be opened; there is no hash to compare with)"))
     for problem in problems:
-        print(f"damaged  {spelled}  {problem}")
+        print(f"damaged  {spelled}  {plain_text(problem)}")

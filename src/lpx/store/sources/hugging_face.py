@@ -7,6 +7,7 @@ list of files. The bytes come by LPX's own way, so that all sources resume and a
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,10 @@ from lpx.errors import DownloadError
 from lpx.store.download import RemoteFile
 from lpx.store.http import TryAgain, Web
 from lpx.store.names import name_from, shown
-from lpx.store.sources.plan import HubFile, Plan, check_distinct, flat_path
+from lpx.store.sources.plan import HubFile, Plan, check_distinct, flat_path, is_size
 from lpx.store.sources.selection import choose
 
+_HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _HTTP_LIBRARIES = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")  # of huggingface_hub's versions
 
 
@@ -40,7 +42,7 @@ class HuggingFaceSource:
         token = get_token()
         info = web.ask(lambda: self._info(endpoint, token, web.patience.timeout_s))
         where = f"hf:{self.repository}"
-        files = [_hub_file(sibling) for sibling in info.siblings or ()]
+        files = _hub_files(info, endpoint, where)
         kind, chosen, quant = choose(files, self.wanted, where)
         headers = {key: str(value) for key, value in build_hf_headers(token=token or False).items() if value}
         paths = [flat_path(file.path) for file in chosen]
@@ -98,6 +100,8 @@ class HuggingFaceSource:
             if status in (408, 429) or status >= 500:
                 raise TryAgain(f"{endpoint} answers {status}") from error
             raise DownloadError(f"{endpoint} answers {status} to hf:{self.repository}") from error
+        except (TypeError, AttributeError, KeyError, OverflowError) as error:  # huggingface_hub trusts what it is sent
+            raise DownloadError(_nonsense(endpoint, f"hf:{self.repository}", f"{error}")) from error
         except (OSError, ValueError) as error:  # its HTTP library differs by version; their errors are OSErrors or not
             raise TryAgain(f"{endpoint}: {error}") from error
         except Exception as error:
@@ -116,17 +120,30 @@ def model_name(repository: str, quant: str | None) -> str:
     return name_from(base)
 
 
-def _hub_file(sibling: Any) -> HubFile:
-    lfs = sibling.lfs
-    sha256 = None
-    if lfs is not None:
-        sha256 = lfs.get("sha256") if isinstance(lfs, dict) else getattr(lfs, "sha256", None)
-    return HubFile(
-        path=str(sibling.rfilename),
-        bytes=int(sibling.size or 0),
-        sha256=sha256,
-        git_sha1=None if sha256 else sibling.blob_id,
-    )
+def _hub_files(info: Any, endpoint: str, where: str) -> list[HubFile]:
+    """The files that the hub lists. Raises DownloadError where the list makes no sense."""
+    if not isinstance(info.sha, str) or not info.sha:
+        raise DownloadError(_nonsense(endpoint, where, f"its commit is {info.sha!r}"))
+    return [_hub_file(sibling, endpoint, where) for sibling in info.siblings or ()]
+
+
+def _hub_file(sibling: Any, endpoint: str, where: str) -> HubFile:
+    path, size, lfs = sibling.rfilename, sibling.size or 0, sibling.lfs
+    sha256 = lfs.get("sha256") if isinstance(lfs, dict) else getattr(lfs, "sha256", None)
+    git_sha1 = None if sha256 else sibling.blob_id
+    if not isinstance(path, str):
+        raise DownloadError(_nonsense(endpoint, where, f"a file is called {path!r}"))
+    if not is_size(size):
+        raise DownloadError(_nonsense(endpoint, where, f"{shown(path)} has the size {size!r}"))
+    for found in (sha256, git_sha1):
+        if found is not None and not (isinstance(found, str) and _HEX.fullmatch(found)):
+            raise DownloadError(_nonsense(endpoint, where, f"{shown(path)} has the hash {found!r}"))
+    return HubFile(path=path, bytes=size, sha256=sha256, git_sha1=git_sha1)
+
+
+def _nonsense(endpoint: str, where: str, what: str) -> str:
+    said = what if len(what) <= 200 else what[:197] + "..."
+    return f"{endpoint} answers {where} with something that describes no model: {said}"
 
 
 def _licence(info: Any) -> str | None:

@@ -17,7 +17,7 @@ from lpx.store.download import RemoteFile
 from lpx.store.http import Web
 from lpx.store.names import shown
 from lpx.store.sources.hugging_face import model_name
-from lpx.store.sources.plan import HubFile, Plan, check_distinct, flat_path
+from lpx.store.sources.plan import HubFile, Plan, check_distinct, flat_path, is_size
 from lpx.store.sources.selection import choose
 
 _DOMAIN = "www.modelscope.cn"
@@ -41,7 +41,9 @@ class ModelScopeSource:
         where = f"ms:{self.repository}"
         query = urlencode({"Revision": revision, "Recursive": "true"})
         listed = _data(web.json(f"{base}/repo/files?{query}", headers, where), where)
-        entries = [entry for entry in listed.get("Files") or () if isinstance(entry, dict)]
+        entries = listed.get("Files") or []
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise DownloadError(f"{endpoint} answers {where} with something that is no list of files")
         files = [_hub_file(entry) for entry in entries if entry.get("Type") != "tree"]
         kind, chosen, quant = choose(files, self.wanted, where)
         details = self._details(web, base, headers, where)
@@ -97,8 +99,8 @@ def _data(answer: Any, where: str) -> Mapping[str, Any]:
 
 def _hub_file(entry: Mapping[str, Any]) -> HubFile:
     path, size, sha256 = entry.get("Path"), entry.get("Size"), str(entry.get("Sha256") or "").lower()
-    if not isinstance(path, str) or not isinstance(size, int) or size < 0:
-        raise DownloadError("ModelScope lists a file without a path or a size")
+    if not isinstance(path, str) or not isinstance(size, int) or not is_size(size):
+        raise DownloadError(f"ModelScope lists a file without a path or a size: {shown(f'{path!s:.80}, {size!s:.80}')}")
     return HubFile(path, size, sha256 if _SHA256.fullmatch(sha256) else None)
 
 
@@ -106,8 +108,14 @@ def _commit(entries: list[dict[str, Any]], chosen: list[HubFile]) -> str | None:
     """The latest commit that touched the files, which stands for their state."""
     wanted = {file.path for file in chosen}
     touched = [entry for entry in entries if entry.get("Path") in wanted and isinstance(entry.get("Revision"), str)]
-    latest = max(touched, key=lambda entry: entry.get("CommittedDate") or 0, default=None)
+    latest = max(touched, key=_committed, default=None)
     return None if latest is None else str(latest["Revision"])
+
+
+def _committed(entry: Mapping[str, Any]) -> float:
+    """When, as ModelScope has it: only good to be compared."""
+    date = entry.get("CommittedDate")
+    return date if is_size(date) else 0  # type: ignore[return-value]
 
 
 def _text(values: Mapping[str, Any], key: str) -> str | None:

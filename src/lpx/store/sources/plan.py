@@ -48,6 +48,11 @@ def flat_path(path: str) -> str:
     return f"{folders[0]}/{name}" if folders == ["1_Pooling"] else name
 
 
+def is_size(value: object) -> bool:
+    """Whether what a hub says may be the bytes of a file."""
+    return type(value) is int and 0 <= value < 1 << 63
+
+
 def check_distinct(paths: Sequence[str]) -> None:
     if len(set(paths)) != len(paths):
         raise DownloadError("the repository has two of the wanted files by one name; name the one you mean")
