@@ -52,3 +52,32 @@ def test_every_command_has_an_example(lpx):
         done = lpx(*command, "--help")
         assert done.returncode == 0
         assert f"Example: lpx {' '.join(command)}" in done.stdout
+
+
+def test_what_others_wrote_moves_no_cursor_and_makes_no_rows(lpx, tmp_path):
+    odd = "MIT\nsource       \x1b[2J\x1b]0;x\x07trusted"
+    version = tmp_path / "tiny" / "v1"
+    version.mkdir(parents=True)
+    (version / "tiny.gguf").write_bytes(b"GGUF")
+    (version / "strange\x1b[2J\nok  file").write_bytes(b"x")
+    listed = [{"path": "tiny.gguf", "bytes": 4, "sha256": "0" * 64}]
+    said = {"name": "tiny", "version": "v1", "files": listed, "format": "gguf", "licence": odd, "source": odd}
+    (version / "manifest.json").write_text(json.dumps({**said, "derived_from": odd, "created": odd}))
+    shown = lpx("models", "show", "tiny", "--models-dir", str(tmp_path))
+    verified = lpx("models", "verify", "tiny", "--models-dir", str(tmp_path))
+    assert (shown.returncode, verified.returncode) == (0, 1)
+    for text in (shown.stdout, verified.stdout, shown.stderr, verified.stderr):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+    assert sum(line.startswith("source") for line in shown.stdout.splitlines()) == 1
+    assert all(line.startswith("damaged  tiny@v1  ") for line in verified.stdout.splitlines())
+
+
+def test_changes_between_records_move_no_cursor(lpx, tmp_path):
+    for name, kernel in (("a.json", "1"), ("b.json", "\x1b[2J\n  forged: row")):
+        record = {"format": 1, "environment": {"kernel": kernel, f"x\x9b{name}": "\x85"}}
+        (tmp_path / name).write_text(json.dumps(record))
+    text = lpx("snapshot", "diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")).stdout
+    assert "forged" in text
+    assert not any(line.startswith("  forged") for line in text.splitlines())
+    assert all(character.isprintable() or character == "\n" for character in text)
