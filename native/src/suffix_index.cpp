@@ -1,5 +1,6 @@
 #include "suffix_index.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace lpx {
@@ -14,6 +15,22 @@ constexpr int32_t kMostTokens = int32_t{1} << 28;  // states and edges are count
 
 SuffixIndex::SuffixIndex() : table_(64, -1) {
     add_state(0, -1, 0);
+}
+
+void SuffixIndex::reserve(int64_t tokens) {
+    // Never more than two states and three edges a token.
+    tokens_.reserve(tokens);
+    states_.reserve(2 * tokens + 1);
+    edges_.reserve(3 * tokens);
+    while (std::ssize(table_) < 6 * tokens) grow_table();
+}
+
+void SuffixIndex::clear() {
+    tokens_.clear();
+    states_.clear();
+    edges_.clear();
+    std::ranges::fill(table_, -1);
+    last_ = add_state(0, -1, 0);
 }
 
 int32_t SuffixIndex::add_state(int32_t length, int32_t link, int32_t end) {

@@ -24,6 +24,10 @@ class SuffixIndex {
 
     SuffixIndex();
 
+    // Takes the room for so many tokens at once, so that memory does not come and go while the text grows.
+    void reserve(int64_t tokens);
+    // Forgets the text and keeps the room.
+    void clear();
     void append(int32_t id);
     std::span<const int32_t> tokens() const { return tokens_; }
     // The longest end of the indexed text that stands earlier in it; occurrences noted lately are preferred.

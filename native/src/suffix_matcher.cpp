@@ -22,6 +22,7 @@ int length_class(int64_t length) {
 SharedTexts::SharedTexts(int64_t most_tokens, int64_t most_texts) : most_tokens_(most_tokens), most_texts_(most_texts) {
     if (most_tokens < 2 || most_tokens > INT32_MAX / 8 || most_texts < 1)
         throw std::invalid_argument("shared texts need room for at least two tokens and one text");
+    index_.reserve(most_tokens);
 }
 
 void SharedTexts::add(std::span<const int32_t> ids) {
@@ -43,11 +44,12 @@ void SharedTexts::make_room(int64_t size) {
            std::ssize(starts_) - static_cast<int64_t>(kept) < most_texts_ / 2) {
         first = starts_[--kept];
     }
-    SuffixIndex renewed;
-    for (const int32_t id : index_.tokens().subspan(first)) renewed.append(id);
+    const auto later = index_.tokens().subspan(first);
+    const std::vector<int32_t> kept_ids(later.begin(), later.end());
+    index_.clear();
+    for (const int32_t id : kept_ids) index_.append(id);
     starts_.erase(starts_.begin(), starts_.begin() + static_cast<std::ptrdiff_t>(kept));
     for (int64_t& start : starts_) start -= first;
-    index_ = std::move(renewed);
     ++generation_;
 }
 
