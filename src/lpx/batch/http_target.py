@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from lpx.addresses import without_secrets
 from lpx.batch.errors import BatchFileError, TargetGone, TargetUnreachable
 from lpx.batch.json_text import json_line, read_json
 from lpx.batch.line_request import LineRequest
@@ -138,9 +139,9 @@ def _base_url(url: str) -> str:
     except (httpx.InvalidURL, ValueError):
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.userinfo:
-        shown = re.sub(r"(?<=//)[^/@]*@", "", url)  # a password is for nobody's eyes
         raise BatchFileError(
-            f"--url {shown!r} is not the address of a server; write it like http://127.0.0.1:8080, without a user"
+            f"--url {without_secrets(url)!r} is not the address of a server; write it like http://127.0.0.1:8080, "
+            "without a user"
         )
     return str(parsed).rstrip("/").removesuffix("/v1")
 
