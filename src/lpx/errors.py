@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 
+from lpx.plain_text import plain_text
+
 
 class LpxError(Exception):
     """Base of all errors that LPX raises on purpose."""
@@ -29,8 +31,7 @@ def error_line(message: object, help_code: str = LpxError.help_code) -> str:
 
     A message may quote names that others chose: what would move the cursor or colour it becomes a question mark.
     """
-    shown = "".join(character if character.isprintable() else "?" for character in " ".join(str(message).split("\n")))
-    return f"error[{help_code}]: {shown} (lpx explain {help_code})"
+    return f"error[{help_code}]: {plain_text(str(message).replace(chr(10), ' '))} (lpx explain {help_code})"
 
 
 class ModelNotFoundError(LpxError):
