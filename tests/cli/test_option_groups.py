@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 from lpx.cli.app import app
-from lpx.cli.option_groups import ModelOptions, parse_size
+from lpx.cli.option_groups import ModelOptions, size_parameter
 
 
 @given(
@@ -23,24 +23,24 @@ def test_sizes_are_powers_of_1024(number, unit, tail):
     letter, power = unit
     if not letter and tail == "iB":
         return
-    assert parse_size(f"{number}{letter}{tail}") == number << power
+    assert size_parameter(f"{number}{letter}{tail}") == number << power
 
 
 @given(st.text())
 def test_any_other_text_is_refused_or_a_size(text):
     with contextlib.suppress(typer.BadParameter):
-        assert parse_size(text) >= 0
+        assert size_parameter(text) >= 0
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1e9", "0x10", "512 MX", "½G", "1.G", "nan", "٣M", "9" * 400])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(typer.BadParameter, match="512M"):
-        parse_size(text)
+        size_parameter(text)
 
 
 def test_fractions_round_down():
-    assert parse_size("1.5K") == 1536
-    assert parse_size("0.1K") == 102
+    assert size_parameter("1.5K") == 1536
+    assert size_parameter("0.1K") == 102
 
 
 @pytest.mark.parametrize("name", ["run", "chat", "serve"])

@@ -6,16 +6,20 @@ import json
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.main import get_command
 
+from lpx.cli.app import app
 from lpx.doctor.finding import Finding, Status
 from lpx.doctor.fix_script import write_fix_script
 from lpx.doctor.snapshot import (
+    KEPT_VARIABLES,
     Importance,
     ModelEntry,
     compare_snapshots,
@@ -55,35 +59,83 @@ def test_record_goes_through_a_file_and_equals_itself(tmp_path: Path) -> None:
     assert again["packages"]["rich"]
 
 
-def test_secrets_are_known_by_name_and_by_form_wherever_they_stand(tmp_path: Path) -> None:
+def test_only_known_settings_keep_their_values(tmp_path: Path) -> None:
     profile = tmp_path / "lpx.toml"
     profile.write_text(
-        'auth = "Bearer MARKER"\npasswd = "MARKER"\nurl = "https://u:MARKER@h/x"\nmax_num_batched_tokens = 512\n'
-        'api_key_file = "keys.txt"\n[[backends]]\napi_key = "MARKER"\nurls = ["http://u:MARKER@h", "hf_MARKER"]\n'
+        'port = 1\nplain = "MARKER"\n[model]\nmodel = "https://u:MARKER@h/m?access_token=MARKER#MARKER"\n'
+        '[engine]\nmax-num-batched-tokens = 512\nkv_cache_memory = { note = "MARKER" }\n'
+        'speculative-config = { method = "suffix", note = "MARKER" }\n'
+        '[access]\napi_key = "MARKER"\napi_key_file = "keys.txt"\nallowed_hosts = ["hf_MARKER", "http://u:MARKER@h"]\n'
+        '[server]\napi_key_file = "MARKER"\n[[backends]]\nurls = ["MARKER"]\n'
     )
     variables = {
-        "LPX_AUTH": "Bearer MARKER",
-        "LPX_PASSPHRASE": "MARKER",
-        "LPX_HUB_URL": "https://u:MARKER@h",
-        "LPX_OTHER": "sk-MARKER",
+        "LPX_FOO": "MARKER",
+        "LPX_HUB_URL": "https://h/MARKER",
+        "LPX_API_KEY": "MARKER",
+        "LPX_BATCH_API_KEY": "MARKER",
+        "LPX_MODEL": "u:MARKER@h/m.gguf?access_token=MARKER",
+        "LPX_HOST": "Bearer MARKER",
         "LPX_MAX_NUM_BATCHED_TOKENS": "512",
+        "HF_TOKEN": "MARKER",
     }
     taken = take_snapshot([], variables, profile)
     assert "MARKER" not in json.dumps(taken)
-    assert taken["settings"]["LPX_HUB_URL"] == "https://h"
-    assert taken["settings"]["LPX_MAX_NUM_BATCHED_TOKENS"] == "512"
-    values = taken["profile"]["values"]
-    assert values["max_num_batched_tokens"] == 512
-    assert values["backends.0.urls"] == ["http://h", "set"]
-
-
-def test_no_secret_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "lpx.toml").write_text('port = 1\n[serve]\napi_key = "MARKER-1"\nhf_token = "MARKER-2"\n')
-    variables = {"LPX_API_KEY": "MARKER-3", "LPX_PORT": "8081", "OTHER_SECRET": "MARKER-4", "HF_TOKEN": "MARKER-5"}
-    taken = take_snapshot([], variables, tmp_path / "lpx.toml")
-    assert "MARKER" not in json.dumps(taken)
-    assert taken["settings"] == {"LPX_API_KEY": "set", "LPX_PORT": "8081"}
+    assert taken["settings"] == {
+        "LPX_FOO": "set",
+        "LPX_HUB_URL": "set",
+        "LPX_API_KEY": "set",
+        "LPX_BATCH_API_KEY": "set",
+        "LPX_MODEL": "h/m.gguf",
+        "LPX_HOST": "set",
+        "LPX_MAX_NUM_BATCHED_TOKENS": "512",
+    }
     assert taken["profile"]["sha256"]
+    assert taken["profile"]["values"] == {
+        "port": "set",
+        "plain": "set",
+        "model.model": "https://h/m",
+        "engine.max-num-batched-tokens": 512,
+        "engine.kv_cache_memory.note": "set",
+        "engine.speculative-config.method": "suffix",
+        "engine.speculative-config.note": "set",
+        "access.api_key": "set",
+        "access.api_key_file": "keys.txt",
+        "access.allowed_hosts": ["set", "http://h"],
+        "server.api_key_file": "set",
+        "backends": "set",
+    }
+
+
+def test_packages_are_recorded_without_where_they_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = tmp_path / "planted-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
+    (record / "direct_url.json").write_text('{"url": "https://u:MARKER@h/p.whl?access_token=MARKER"}')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    taken = take_snapshot([], {}, tmp_path / "lpx.toml")
+    assert taken["packages"]["planted"] == "1.0"
+    assert "MARKER" not in json.dumps(taken)
+
+
+def test_every_variable_of_an_option_is_known_or_a_secret() -> None:
+    def variables(command: Any) -> Iterator[str]:
+        for parameter in command.params:
+            yield from [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ()
+        for inner in getattr(command, "commands", {}).values():
+            yield from variables(inner)
+
+    named = set(variables(get_command(app)))
+    assert "LPX_MAX_NUM_SEQS" in named
+    assert named - KEPT_VARIABLES == {"LPX_API_KEY", "LPX_ADMIN_API_KEY", "LPX_BATCH_API_KEY", "OPENAI_API_KEY"} & named
+
+
+def test_values_that_an_earlier_version_kept_are_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    old = {**record(), "settings": {"LPX_FOO": "MARKER", "LPX_PORT": "1"}, "profile": {"values": {"a.b": "MARKER"}}}
+    path.write_text(json.dumps(old))
+    found = read_snapshot(path)
+    assert found["settings"] == {"LPX_FOO": "set", "LPX_PORT": "1"}
+    assert found["profile"]["values"] == {"a.b": "set"}
 
 
 def test_changes_come_by_importance() -> None:

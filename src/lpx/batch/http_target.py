@@ -8,10 +8,12 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from lpx.addresses import without_secrets
 from lpx.batch.errors import BatchFileError, TargetGone, TargetUnreachable
 from lpx.batch.json_text import json_line, read_json
 from lpx.batch.line_request import LineRequest
 from lpx.batch.target import Answer
+from lpx.bearer_key import check_bearer_key
 
 if TYPE_CHECKING:
     import httpx
@@ -34,7 +36,7 @@ class HttpTarget:
         timeout_s: float = 600.0,
     ) -> None:
         """`url` is the server, with or without `/v1`; `model` is for lines that name none; `timeout_s` bounds each
-        attempt as a whole. Raises `BatchFileError`.
+        attempt as a whole. Raises `BatchFileError`, and `ConfigError` for a key that cannot be one.
         """
         import httpx
 
@@ -42,6 +44,7 @@ class HttpTarget:
         self._model = model
         headers = {"content-type": "application/json"}
         if api_key:
+            check_bearer_key(api_key)
             headers["authorization"] = f"Bearer {api_key}"
         self._timeout_s = timeout_s
         self._client = httpx.AsyncClient(
@@ -138,9 +141,9 @@ def _base_url(url: str) -> str:
     except (httpx.InvalidURL, ValueError):
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.userinfo:
-        shown = re.sub(r"(?<=//)[^/@]*@", "", url)  # a password is for nobody's eyes
         raise BatchFileError(
-            f"--url {shown!r} is not the address of a server; write it like http://127.0.0.1:8080, without a user"
+            f"--url {without_secrets(url)!r} is not the address of a server; write it like http://127.0.0.1:8080, "
+            "without a user"
         )
     return str(parsed).rstrip("/").removesuffix("/v1")
 

@@ -20,6 +20,7 @@ from time import sleep
 from lpx.batch.errors import BatchFileError, OutputWriteError
 from lpx.batch.input_file import InputFile
 from lpx.batch.result_line import HEAD, Trace, trace_of
+from lpx.store.atomic import sync_folder
 
 _NOWHERE = 2**64 - 1  # of a line that has no result yet
 
@@ -195,7 +196,8 @@ class OutputFile:
                 f"{self.path} holds every result, but there was no way to put them in order: {exc.strerror}. "
                 "Make room, and run again with --resume"
             ) from None
-        sync_folder(self.path.parent)
+        with contextlib.suppress(OSError):  # it is whole by either name
+            sync_folder(self.path.parent)
         with self._lock:
             os.close(self._file)
             self._file = file
@@ -249,17 +251,6 @@ def open_output(path: Path, *, resume: bool, source: InputFile | None = None, mo
             os.close(file)
             raise
         os.close(file)  # it was replaced by an ordered one between the two steps
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the disk keep the names in a folder."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    except OSError:
-        pass  # some file systems cannot
-    finally:
-        os.close(file)
 
 
 def _may_be_torn(data: bytes) -> bool:

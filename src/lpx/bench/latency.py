@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from itertools import pairwise
 from time import perf_counter
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lpx.bench.measurement import Measurement
 from lpx.bench.roofline import MemoryReader, ReadBandwidth
+from lpx.bench.room import check_room
 from lpx.bench.series import Series
 from lpx.bench.streams import Pass, Streams
 from lpx.bench.weather import OthersWatch
@@ -272,22 +273,7 @@ def _check(engine: Engine, input_len: int, output_len: int, batch_size: int, rep
     ):
         if value < least:
             raise ConfigError(f"{name} must be at least {least}, not {value}")
-    info = engine.info
-    if input_len + output_len > info.max_model_len:
-        raise ConfigError(
-            f"{input_len} tokens in and {output_len} out do not fit the context of {info.max_model_len}; "
-            "lower --input-len or --output-len, or raise --max-model-len"
-        )
-    if batch_size > info.max_num_seqs:
-        raise ConfigError(
-            f"a batch of {batch_size} needs --max-num-seqs {batch_size}: the engine runs {info.max_num_seqs} at once"
-        )
-    needed = batch_size * -(-(input_len + output_len) // info.block_size)
-    if needed > info.num_blocks:
-        raise ConfigError(
-            f"{batch_size} streams of {input_len + output_len} tokens need {needed} KV blocks and there are "
-            f"{info.num_blocks}; raise --kv-cache-memory, or lower --batch-size, --input-len or --output-len"
-        )
+    check_room(asdict(engine.info), input_len, output_len, batch_size)
 
 
 def _executor(engine: Engine) -> CpuExecutor:

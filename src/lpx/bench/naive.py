@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from lpx.bench.measurement import Measurement, Subject
+from lpx.bench.room import check_room
 from lpx.bench.sides.worker import EngineWorker, SideError, Worker
 from lpx.bench.statistics import Interval, alternating_ratio
 from lpx.errors import ConfigError
@@ -104,7 +105,7 @@ def measure_naive(settings: NaiveSettings, progress: Callable[[str], None] | Non
     tell("loading LPX")
     engine_settings = {**settings.engine, "measure_steps": False, "speculative_config": {"method": "off"}}
     with EngineWorker("LPX", engine_settings) as engine:
-        _check_room(settings, engine.info)
+        check_room(engine.info, settings.input_len, settings.output_len, settings.batch_size)
         tell("loading transformers")
         with _open_naive(settings.python) as other:
             threads = engine.info["threads"]
@@ -130,19 +131,6 @@ def measure_naive(settings: NaiveSettings, progress: Callable[[str], None] | Non
         started=began,
         seconds=monotonic() - started,
     )
-
-
-def _check_room(settings: NaiveSettings, info: Mapping[str, Any]) -> None:
-    if settings.input_len + settings.output_len > info["max_model_len"]:
-        raise ConfigError(
-            f"{settings.input_len} tokens in and {settings.output_len} out do not fit the context of "
-            f"{info['max_model_len']}; lower --input-len or --output-len, or raise --max-model-len"
-        )
-    if settings.batch_size > info["max_num_seqs"]:
-        raise ConfigError(
-            f"a batch of {settings.batch_size} needs --max-num-seqs {settings.batch_size}: the engine runs "
-            f"{info['max_num_seqs']} at once"
-        )
 
 
 def _open_naive(python: str | None) -> Worker:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lpx.plain_text import plain_text
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -78,9 +80,9 @@ def _print_report(report: Report, verbose: bool) -> None:
             console.print(Text(check, "bold"))
         head = Text().append(f"  {finding.status.value:<9}", _COLOURS[finding.status.value])
         head.append(finding.title + " " * (width - _cell_width(finding.title) + 2))
-        _print_hanging(console, head, _printable(finding.found))
+        _print_hanging(console, head, plain_text(finding.found))
         for name, text in _details(finding, verbose):
-            _print_hanging(console, Text().append(f"{'':<11}{name:<{width}}  ", "dim"), _printable(text))
+            _print_hanging(console, Text().append(f"{'':<11}{name:<{width}}  ", "dim"), plain_text(text))
     console.print()
     console.print(Text(_summary(report)))
 
@@ -131,8 +133,3 @@ def _summary(report: Report) -> str:
     ]
     said = ", ".join(part for part in parts if part) or "nothing to check here"
     return f"{said} ({report.seconds:.1f} s)"
-
-
-def _printable(text: str) -> str:
-    """Names of processes and cards come from elsewhere: no control character of theirs reaches the terminal."""
-    return "".join(character if character.isprintable() else "�" for character in text)

@@ -159,7 +159,8 @@ def _finite(value: Any) -> Any:
 
 
 def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
-    from lpx.cli.tables import count_of, plain_text, print_table
+    from lpx.cli.tables import count_of, print_table
+    from lpx.plain_text import plain_text
     from lpx.quality import report
 
     print(plain_text(f"subject    {report.describe(found.subject.in_use)}"))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lpx.cli.bench.recording import LedgerOptions, record
-from lpx.cli.option_groups import parse_size, spread_options
+from lpx.cli.option_groups import size_parameter, spread_options
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import plain_text
+from lpx.plain_text import plain_text
 
 if TYPE_CHECKING:
     from lpx.bench.fit import FitModel, FitReport, FitRow, FitTarget
@@ -42,7 +42,7 @@ def fit(
         float | None, typer.Option("--bandwidth", help="Memory bandwidth in GB/s, where you know it.", min=0.1, max=1e9)
     ] = None,
     memory: Annotated[
-        int | None, typer.Option("--memory", help="Memory to count with.", parser=parse_size, metavar="SIZE")
+        int | None, typer.Option("--memory", help="Memory to count with.", parser=size_parameter, metavar="SIZE")
     ] = None,
     gpus: Annotated[bool, typer.Option("--gpus", help="List the cards that are known.")] = False,
     models_dir: Annotated[

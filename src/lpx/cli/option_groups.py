@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from lpx.errors import ConfigError
+from lpx.sizes import parse_size
+
 if TYPE_CHECKING:
     from lpx.engine.sampling_params import SamplingParams
     from lpx.options import EngineOptions
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
-
-def parse_size(text: str | int) -> int:
-    """Bytes of `512M`, `2G`, `1.5GiB` or a plain number; K, M, G and T are powers of 1024."""
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT]?)(?:i?B)?", str(text).strip(), re.ASCII | re.IGNORECASE)
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is not a size; write bytes or a number with K, M, G or T, such as 512M")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+def size_parameter(text: str | int) -> int:
+    """`parse_size` as the parser of an option."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _engine(*names: str, help: str, env: str, **more: Any) -> Any:
@@ -80,7 +80,7 @@ class ModelOptions:
             "--kv-cache-memory",
             help="Memory for the KV cache, such as 512M or 2G.",
             env="LPX_KV_CACHE_MEMORY",
-            parser=parse_size,
+            parser=size_parameter,
             metavar="SIZE",
         ),
     ] = None
@@ -153,6 +153,10 @@ class ModelOptions:
             metavar="JSON",
         ),
     ] = '{"method": "auto"}'
+
+    def __post_init__(self) -> None:
+        if self.model is not None and not self.model.strip():  # a variable of a script that was never set
+            raise ConfigError(f"--model {self.model!r} is empty; name a model, or leave the option out for the default")
 
     def engine_options(self, model: str, models_dir: Path, **more: Any) -> EngineOptions:
         """The engine's options with `model` as resolved by the caller; ConfigError when they do not go together."""

@@ -99,7 +99,7 @@ class ProfileOption:
 
     def announce(self, context: typer.Context) -> None:
         """Say on stderr what the file gave."""
-        from lpx.cli.tables import plain_text
+        from lpx.plain_text import plain_text
 
         line = self.describe(context)
         if line is not None:

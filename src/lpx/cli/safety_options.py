@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpx.cli.option_groups import parse_size
+from lpx.cli.option_groups import size_parameter
 from lpx.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class SafetyOptions:
         int | None, _limit("--max-choices", help="Choices of a request: prompts times n. Default: 1024.")
     ] = None
     max_body_size: Annotated[
-        int, _limit("--max-body-size", help="Largest request body.", parser=parse_size, metavar="SIZE")
+        int, _limit("--max-body-size", help="Largest request body.", parser=size_parameter, metavar="SIZE")
     ] = 8 * 1024 * 1024
     max_waiting: Annotated[
         int,
@@ -113,10 +113,10 @@ class SafetyOptions:
         int, _batches("--batch-max-inflight", help="Requests of batches that run at once.", min=1)
     ] = 16
     max_file_size: Annotated[
-        int, _batches("--max-file-size", help="Largest uploaded file.", parser=parse_size, metavar="SIZE")
+        int, _batches("--max-file-size", help="Largest uploaded file.", parser=size_parameter, metavar="SIZE")
     ] = 200 * 1024 * 1024
     max_stored_size: Annotated[
-        int, _batches("--max-stored-size", help="All files of one key together.", parser=parse_size, metavar="SIZE")
+        int, _batches("--max-stored-size", help="All files of one key together.", parser=size_parameter, metavar="SIZE")
     ] = 2 * 1024 * 1024 * 1024
     keep_files_days: Annotated[
         int, _batches("--keep-files-days", help="Days until files and ended batches are deleted.", min=1, max=3650)

@@ -102,7 +102,7 @@ def _print_changes(changes: list[Change]) -> None:
     if not changes:
         print("nothing changed")
         return
-    from lpx.cli.tables import plain_text
+    from lpx.plain_text import plain_text
 
     heading = None
     for change in changes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lpx.plain_text import plain_text
+
 _UNLIMITED = 1000  # columns, where nobody reads on a terminal
 _LONGEST_CUT = 100  # columns that a text takes which may be shortened, anywhere: beyond it is no name
 _LEAST_CUT = 6  # columns that even a shortened text keeps
@@ -12,11 +14,6 @@ _LEAST_CUT = 6  # columns that even a shortened text keeps
 def count_of(number: int, what: str) -> str:
     """`1 thread`, `2 threads`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def plain_text(text: str) -> str:
-    """One line that a terminal shows as it is: what would move its cursor or colour it becomes a question mark."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def print_table(

@@ -15,8 +15,9 @@ from lpx.cli.bench.recording import LedgerOptions, record
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, plain_text
+from lpx.cli.tables import count_of
 from lpx.cli.whole_file import check_target
+from lpx.plain_text import plain_text
 
 if TYPE_CHECKING:
     from lpx.bench.measurement import Measurement

@@ -6,8 +6,9 @@ import importlib
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from lpx.addresses import without_secrets
 from lpx.doctor.finding import Finding, Status
 from lpx.doctor.machine import Machine
 from lpx.errors import ConfigError
@@ -52,16 +53,21 @@ def run_checks(machine: Machine, names: Sequence[str] = ()) -> Report:
 
 def _run_check(name: str, machine: Machine) -> list[Finding]:
     try:
-        return list(importlib.import_module(CHECKS[name][0]).check(machine))
+        return [_showable(finding) for finding in importlib.import_module(CHECKS[name][0]).check(machine)]
     except Exception as error:  # whatever a machine says, the other checks are worth having
         return [
             Finding(
                 check=name,
                 title=CHECKS[name][1],
                 status=Status.UNKNOWN,
-                found=f"the check failed: {type(error).__name__}: {error}",
+                found=without_secrets(f"the check failed: {type(error).__name__}: {error}"),
                 wanted="an answer",
                 why="what cannot be found out may be wrong",
                 do="report this with the output of lpx doctor --json",
             )
         ]
+
+
+def _showable(finding: Finding) -> Finding:
+    """Reports are shown to others, and what daemons and files say may hold addresses with passwords."""
+    return replace(finding, found=without_secrets(finding.found), do=without_secrets(finding.do))

@@ -1,4 +1,8 @@
-"""The record of a working installation, to compare with later: system, driver, packages, models, settings."""
+"""The record of a working installation, to compare with later: system, driver, packages, models, settings.
+
+Records are shown to others. So of settings only known ones keep their value, and addresses only what names a place:
+what this version does not know may be a secret, whatever it is called.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,33 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from lpx.addresses import without_secrets
 from lpx.doctor.environment import read_environment
 from lpx.doctor.new_file import write_new
 from lpx.errors import ConfigError
+from lpx.profile import key_named
 from lpx.regular_file import read_regular
+from lpx.speculative_config import SpeculativeConfig
 
 FORMAT = 1
-_SECRET = re.compile(r"key|token(?!s)|secret|pass|pwd|auth|cred|bearer|cookie", re.IGNORECASE)
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")  # user and password of an address
-_SECRET_VALUE = re.compile(r"^\s*(bearer|basic)\s|^(sk|hf|ghp|glpat|xox[a-z])[-_]", re.IGNORECASE)
+KEPT_VARIABLES = frozenset(
+    f"LPX_{name}"
+    for name in (
+        *("MODEL", "MODELS_DIR", "PROFILE", "LEDGER", "DEBUG", "THREADS", "ISA", "DTYPE", "QUANTIZATION"),
+        *("KV_CACHE_MEMORY", "KV_CACHE_DTYPE", "ITL_TARGET_MS", "ENABLE_PREFIX_CACHING", "MAX_MODEL_LEN"),
+        *("MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS", "CHAT_TEMPLATE", "TOKENIZER_PRE", "SPECULATIVE_CONFIG"),
+        *("HOST", "PORT", "SERVED_MODEL_NAME", "LOG_FORMAT", "DATA_DIR", "API_KEY_FILE"),
+    )
+)
+_SPECULATION = frozenset(field.name for field in fields(SpeculativeConfig))
+_SET = "set"  # stands for a value that is not kept
+_KEY_FORM = re.compile(r"\s*(bearer|basic)\s|(sk|hf|ghp|glpat|xox[a-z])[-_]", re.IGNORECASE)  # in the wrong place
 _MOST_BYTES = 16 << 20
 _MOST_PROFILE_BYTES = 1 << 20
 
@@ -62,9 +78,9 @@ def take_snapshot(
             }
             for model in models
         },
-        "settings": {
-            name: _without_secret(name, value) for name, value in sorted(variables.items()) if name.startswith("LPX_")
-        },
+        "settings": _kept(
+            {name: value for name, value in variables.items() if name.startswith("LPX_")}, KEPT_VARIABLES.__contains__
+        ),
     }
     text = _read(profile)
     if text is not None:
@@ -93,32 +109,40 @@ def _read(path: Path) -> str | None:
 
 
 def _profile_values(text: str) -> dict[str, Any]:
-    """The values of a TOML file, without secrets; empty where this Python has no reader for it."""
+    """The values of a TOML file by their dotted names; empty where this Python has no reader for it."""
     try:
         reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-        values = reader.loads(text)
-    except (ImportError, ValueError):
+        values = json.loads(json.dumps(reader.loads(text), default=str))
+    except (ImportError, ValueError, RecursionError):
         return {}
-    plain = json.loads(json.dumps(values, default=str))
-    return {"values": {name: _without_secret(name, value) for name, value in flatten(_keyed(plain)).items()}}
+    return {"values": _kept(flatten(values), _is_known_key)}
 
 
-def _keyed(value: Any) -> Any:
-    """Lists as tables by position, so that what lies in them has names, too."""
-    if isinstance(value, list) and any(isinstance(each, (dict, list)) for each in value):
-        value = {str(place): each for place, each in enumerate(value)}
-    return {name: _keyed(each) for name, each in value.items()} if isinstance(value, dict) else value
+def _kept(values: Mapping[str, Any], is_known: Callable[[str], bool]) -> dict[str, Any]:
+    """Known settings with their values, and of others only that they are set."""
+    return {name: _plain(value) if is_known(name) else _SET for name, value in sorted(values.items())}
 
 
-def _without_secret(name: str, value: Any) -> Any:
-    """`value`, or "set" where its name or its form tells that it is for nobody's eyes."""
+def _is_known_key(name: str) -> bool:
+    """Whether `name` is a key of a profile with its section, such as `server.port`, and no secret one."""
+    section, _, rest = name.partition(".")
+    spelled, _, inner = rest.partition(".")
+    try:
+        key = key_named(spelled)
+    except KeyError:
+        return False
+    if key.section != section or key.secret:
+        return False
+    return not inner or (key.kind == "speculation" and inner.replace("-", "_") in _SPECULATION)
+
+
+def _plain(value: Any) -> Any:
+    """`value` without what addresses in it keep secret, and without keys that stand where none belongs."""
     if isinstance(value, list):
-        return "set" if _SECRET.search(name) else [_without_secret(name, each) for each in value]
-    if isinstance(value, str) and value:
-        if _SECRET_VALUE.search(value):
-            return "set"
-        value = _CREDENTIALS.sub("", value)
-    return "set" if _SECRET.search(name) and value not in (None, "", True, False) else value
+        return [_plain(each) for each in value]
+    if isinstance(value, str):
+        return _SET if _KEY_FORM.match(value) else without_secrets(value)
+    return _SET if isinstance(value, dict) else value
 
 
 def write_snapshot(path: Path, snapshot: Mapping[str, Any]) -> None:
@@ -143,7 +167,17 @@ def read_snapshot(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no snapshot; lpx snapshot -o FILE writes one")
     if found.get("format") != FORMAT:
         raise ConfigError(f"{path} has the format {found.get('format')!r}; this LPX reads {FORMAT}")
-    return found
+    return _without_unknown_values(found)
+
+
+def _without_unknown_values(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """A record as this version would have taken it: earlier ones kept values of variables that they did not know."""
+    settings, profile = snapshot.get("settings"), snapshot.get("profile")
+    if isinstance(settings, dict):
+        snapshot["settings"] = _kept(settings, KEPT_VARIABLES.__contains__)
+    if isinstance(profile, dict) and isinstance(profile.get("values"), dict):
+        profile["values"] = _kept(profile["values"], _is_known_key)
+    return snapshot
 
 
 class Importance(IntEnum):

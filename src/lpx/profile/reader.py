@@ -153,7 +153,8 @@ def _value(path: Path, key: Key, value: Any) -> Any:
             return json.dumps(config, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError):  # a date, or nan: no value of this table
             pass
-    raise ProfileError(f"{path}: {key.spelled} in [{key.section}] must be {_WANTED[key.kind]}, not {_shown(value)}")
+    shown = "" if key.secret else f", not {_shown(value)}"
+    raise ProfileError(f"{path}: {key.spelled} in [{key.section}] must be {_WANTED[key.kind]}{shown}")
 
 
 def _model(path: Path, value: str) -> str:

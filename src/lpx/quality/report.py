@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from lpx.plain_text import markdown_text
 from lpx.quality.evaluation import EvalSettings, Evaluation, InUse, Side
 from lpx.quality.gate import Verdict
 from lpx.quality.review import PassRate
@@ -114,17 +115,18 @@ def changed_items(evaluation: Evaluation) -> list[Row]:
 
 def markdown(settings: EvalSettings, evaluation: Evaluation, verdicts: Sequence[Verdict], made: datetime) -> str:
     """The whole report as a page."""
-    parts = [f"# Quality of {_cell(evaluation.subject.in_use.model)}", ""]
-    parts += [f"- subject: {_cell(describe(evaluation.subject.in_use))}, `{_cell(settings.subject.model)}`"]
+    parts = [f"# Quality of {markdown_text(evaluation.subject.in_use.model)}", ""]
+    subject = describe(evaluation.subject.in_use)
+    parts += [f"- subject: {markdown_text(subject)}, `{markdown_text(settings.subject.model)}`"]
     if evaluation.reference is not None and settings.reference is not None:
         reference = describe(evaluation.reference.in_use)
-        parts += [f"- reference: {_cell(reference)}, `{_cell(settings.reference.model)}`"]
+        parts += [f"- reference: {markdown_text(reference)}, `{markdown_text(settings.reference.model)}`"]
     parts += [f"- made: {made:%Y-%m-%d %H:%M} UTC", ""]
     if verdicts:
         parts += ["## Gate", "", *_table(("bound", "verdict", "what was found"), _verdict_rows(verdicts)), ""]
     if rows := distribution_rows(evaluation):
         texts = ", ".join(path.name for path in settings.texts) or "the bundled texts"
-        said = f"{evaluation.windows} windows of at most {settings.window} tokens of {_cell(texts)}"
+        said = f"{evaluation.windows} windows of at most {settings.window} tokens of {markdown_text(texts)}"
         said += "; weights as F16, so that only the KV types differ." if evaluation.dequantized else "."
         parts += ["## Distributions", "", said, "", *_table(("figure", "value", ""), rows), ""]
         parts += [*_table(("text", "perplexity", "mean KL", "same likeliest token"), text_rows(evaluation)), ""]
@@ -156,12 +158,4 @@ def _rate(rate: PassRate) -> str:
 
 def _table(head: Row, rows: Sequence[Row]) -> list[str]:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return lines + [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows]
-
-
-def _cell(text: str) -> str:
-    """Text of others as one cell: what would end it, or be markup, is written out."""
-    text = "".join(character if character.isprintable() else " " for character in text)
-    for mark in ("\\", "`", "|", "<", "*", "[", "]"):
-        text = text.replace(mark, f"\\{mark}" if mark != "<" else "&lt;")
-    return text
+    return lines + [f"| {' | '.join(markdown_text(cell) for cell in row)} |" for row in rows]

@@ -76,16 +76,6 @@ class Caller:
         output_tokens = params.n * sum(max(0, min(limit, max_model_len - len(prompt))) for prompt in prompts)
         return params, self._ticket(prompt_tokens, prompt_tokens + output_tokens)
 
-    def admit_prompts(self, prompts: Sequence[Sequence[int]]) -> Ticket:
-        """As `admit`, for work that generates nothing (embeddings)."""
-        longest, most = max(map(len, prompts), default=0), self.caps.max_prompt_tokens
-        if most is not None and longest > most:
-            raise ContextLengthError(
-                f"The input has {longest} tokens, and at most {most} are allowed here: shorten it.", param="input"
-            )
-        tokens = sum(map(len, prompts))
-        return self._ticket(tokens, tokens)
-
     def _ticket(self, prompt_tokens: int, reserved: int) -> Ticket:
         slots = self.quotas if self.counts_generations else ()
         return Ticket(self.quotas, prompt_tokens=prompt_tokens, reserved=reserved, slots=slots)

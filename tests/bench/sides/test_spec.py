@@ -46,7 +46,7 @@ def test_sides(text, side):
         ("lpx:threads", "no option; write name=value"),
         ("lpx:threads=1,threads=2", "threads twice"),
         ("lpx:enable_prefix_caching=maybe", "true or false"),
-        ("lpx:kv_cache_memory=much", "no size"),
+        ("lpx:kv_cache_memory=much", "not a size"),
         ("lpx:kv_cache_dtype=q5", "q5"),
         ("http://host,threads=1", "a server has no option 'threads'"),
         ("http://", "no|not an address"),

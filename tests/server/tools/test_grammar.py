@@ -115,3 +115,11 @@ def test_nothing_to_keep_to_is_no_grammar() -> None:
     assert answer_grammar(None, choose_tools(TOOLS), "hermes", "possible", {}) is None
     form = StructuredOutputsParams(regex="a")
     assert answer_grammar(form, None, "hermes", "possible", {}) is form
+
+
+def test_arguments_may_escape_any_character(compiler: GrammarCompiler) -> None:
+    tool = {"name": "say", "parameters": {"type": "object", "properties": {"s": {"type": "string"}}, "required": ["s"]}}
+    choice = choose_tools([{"type": "function", "function": tool}], "required", True)
+    form = answer_grammar(None, choice, "llama3", "none", {})
+    text = '{"name": "say", "parameters": {"s": "\\u5317\\u4eac \\ud83d\\ude00 \\u0041 \\n"}}'
+    assert accepts(compiler, form, list(text.encode()))

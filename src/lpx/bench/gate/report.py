@@ -11,6 +11,7 @@ from lpx.bench.gate.gate import GateReport
 from lpx.bench.gate.trial import Decision, Outcome
 from lpx.bench.measurement import Subject
 from lpx.bench.statistics import Interval
+from lpx.plain_text import markdown_text
 
 _HEADLINES = {
     Outcome.PASSED: "passed",
@@ -33,7 +34,7 @@ def gate_markdown(report: GateReport) -> str:
     lines = [
         f"## LPX gate: {_HEADLINES[report.outcome]}",
         "",
-        f"Against {_cell(report.against)}: {_cell(_described(report.after))}.",
+        f"Against {markdown_text(report.against)}: {markdown_text(_described(report.after))}.",
         "",
         f"| figure | allowed | before | now | {'change, same weather' if adjusted else 'change'} | |",
         "|---|--:|--:|--:|--:|---|",
@@ -48,7 +49,7 @@ def gate_markdown(report: GateReport) -> str:
             f"{sessions[0][1]} sessions in {report.seconds:.0f} s. In brackets: where the true change lies in "
             f"{100 * confidence[0]:.0f} of 100 cases."
         )
-    lines += [f"- {_cell(note)}" for note in notes]
+    lines += [f"- {markdown_text(note)}" for note in notes]
     return "\n".join(lines) + "\n"
 
 
@@ -108,7 +109,7 @@ def _row(decision: Decision) -> str:
             _amount(comparison.after, condition.figure),
             f"{_percent(change.estimate)} ({_percent(change.low)} to {_percent(change.high)})",
         ]
-    return f"| {' | '.join([*map(_cell, cells), _VERDICTS[decision.outcome]])} |"
+    return f"| {' | '.join([*map(markdown_text, cells), _VERDICTS[decision.outcome]])} |"
 
 
 def _weather_notes(report: GateReport) -> list[str]:
@@ -157,9 +158,3 @@ def _percent(share: float) -> str:
 
 def _finite(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
-
-
-def _cell(text: str) -> str:
-    """Text that neither ends the cell nor becomes a tag, nor moves the cursor of a terminal."""
-    plain = "".join(character if character.isprintable() else " " for character in text)
-    return plain.replace("|", "\\|").replace("<", "&lt;")

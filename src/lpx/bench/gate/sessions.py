@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from lpx.bench.gate.adjusted import USUAL_SHARES
 from lpx.bench.gate.pieces import DECODE, PREFILL, Piece, phase_of, split_by_phase
 from lpx.bench.measurement import Measurement, Subject
+from lpx.bench.room import check_room
 from lpx.bench.sides.spec import engine_setting
 from lpx.bench.sides.worker import EngineWorker
 from lpx.bench.weather import Look, OthersWatch, WeatherGlass
@@ -115,17 +116,7 @@ class StreamEngine:
     """An engine of its own process that decodes streams in pieces, warmed up."""
 
     def __init__(self, worker: EngineWorker, workload: EngineWorkload) -> None:
-        info = worker.info
-        if workload.input_len + workload.output_len > info["max_model_len"]:
-            raise ConfigError(
-                f"{workload.input_len} tokens in and {workload.output_len} out do not fit the context of "
-                f"{info['max_model_len']}; lower --input-len or --output-len, or raise --max-model-len"
-            )
-        if workload.batch_size > info["max_num_seqs"]:
-            raise ConfigError(
-                f"a batch of {workload.batch_size} needs --max-num-seqs {workload.batch_size}: the engine runs "
-                f"{info['max_num_seqs']} at once"
-            )
+        check_room(worker.info, workload.input_len, workload.output_len, workload.batch_size)
         self._worker, self._workload = worker, workload
         tokens = min(_WARM_UP_TOKENS, workload.input_len)
         prompts = [prompt[:tokens] for prompt in self._prompts("warm-up")]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from lpx.addresses import without_secrets
 from lpx.errors import ConfigError
 
 ENDPOINTS = {
@@ -210,7 +211,7 @@ def _split_url(url: str) -> tuple[str, str | None]:
     if parts.username is not None or parts.password is not None:
         raise ConfigError("the address holds a name or password; give the key with --api-key or LPX_API_KEY")
     if parts.query or parts.fragment:
-        raise ConfigError(f"{url!r} has a query; the address ends with the path")
+        raise ConfigError(f"{without_secrets(url)!r} has a query; the address ends with the path")
     path, endpoint = parts.path.rstrip("/"), None
     for known in ENDPOINTS.values():
         if path.endswith(known):

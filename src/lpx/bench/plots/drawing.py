@@ -16,6 +16,7 @@ from lpx.bench.ledger import Run
 from lpx.bench.plots.curves import Curve, batch_points, curves_of, environment_changes
 from lpx.bench.plots.fonts import families
 from lpx.bench.plots.theme import Theme
+from lpx.plain_text import shortened
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -143,12 +144,6 @@ def finish(canvas: FigureBase, axes: Axes, title: str, lines: Sequence[Artist], 
         return
     shown = [shortened(label, _LONGEST_LABEL) for label in labels]
     canvas.legend(lines, shown, loc="outside lower left", fontsize=9)
-
-
-def shortened(text: str, most: int) -> str:
-    """What can be drawn in a line."""
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def drawn_curves(curves: Sequence[Curve]) -> list[Curve]:

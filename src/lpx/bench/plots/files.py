@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from lpx.bench.headline import first_token_ms, headline, shape
 from lpx.bench.ledger import Run
 from lpx.bench.plots.curves import environment_changes
-from lpx.bench.plots.drawing import shortened
 from lpx.bench.plots.pictures import Picture
 from lpx.bench.plots.theme import DARK, LIGHT, NAMED, Theme, css_variables, with_css_names
+from lpx.plain_text import shortened
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

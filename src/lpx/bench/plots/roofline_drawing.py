@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from lpx.bench.ledger import Run
 from lpx.bench.plots.curves import curves_of
-from lpx.bench.plots.drawing import drawn_curves, finish, line_style, shortened
+from lpx.bench.plots.drawing import drawn_curves, finish, line_style
 from lpx.bench.plots.theme import Theme
+from lpx.plain_text import shortened
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

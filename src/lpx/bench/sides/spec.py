@@ -19,8 +19,8 @@ from typing import Any
 
 from lpx.bench.engine_settings import option_names, options_from, settings_of
 from lpx.errors import ConfigError
+from lpx.sizes import parse_size
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _SHORT = {"speculative": "speculative_config", "quant": "quantization"}
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -140,10 +140,10 @@ def _value(name: str, text: str) -> Any:
 
     kind = next(str(field.type) for field in dataclasses.fields(EngineOptions) if field.name == name)
     if name == "kv_cache_memory":
-        match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT]?)(?:i?B)?", text, re.ASCII | re.IGNORECASE)
-        if match is None:
-            raise ConfigError(f"{name}={text} is no size; write bytes or a number with K, M, G or T, such as 512M")
-        return int(float(match[1]) * _UNITS[match[2].upper()])
+        try:
+            return parse_size(text)
+        except ValueError as error:
+            raise ConfigError(f"{name}={text}: {error}") from None
     if name == "speculative_config" and not text.startswith("{"):
         return {"method": text}
     if name == "models_dir":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lpx.errors import ConfigError
+from lpx.regular_file import read_regular
+from lpx.store.atomic import write_text
 
 _FORMAT = 1
 _MOST_BYTES = 4 << 20
@@ -95,15 +96,12 @@ def state_path(output: Path) -> Path:
 def load_state(path: Path, wanted: Mapping[str, Any]) -> TuneState | None:
     """What an earlier run left; None when there is nothing. Raises ConfigError when it is not of the same run."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
-        found = json.loads(data.decode("utf-8"))
+        found = json.loads(read_regular(path, _MOST_BYTES).decode("utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); --restart begins anew") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path} cannot be read ({reason}); --restart begins anew") from None
     if not isinstance(found, dict) or found.get("format") != _FORMAT or not isinstance(found.get("identity"), dict):
         raise ConfigError(f"{path} is not the state of a tuning that this LPX knows; --restart begins anew")
     # What was written went through JSON, where tuples are lists.
@@ -156,13 +154,4 @@ def save_state(path: Path, state: TuneState) -> None:
         ensure_ascii=False,
         indent=1,
     )
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_text(path, text)

@@ -12,7 +12,8 @@ from lpx.cli.bench.recording import LedgerFile, LedgerOptions, open_ledger, reco
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, plain_text, print_table
+from lpx.cli.tables import count_of, print_table
+from lpx.plain_text import plain_text
 
 if TYPE_CHECKING:
     from lpx.bench.ledger import Run

@@ -12,7 +12,8 @@ import typer
 from lpx.cli.bench.recording import LedgerOptions, record
 from lpx.cli.option_groups import spread_options
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, plain_text, print_table
+from lpx.cli.tables import count_of, print_table
+from lpx.plain_text import plain_text
 
 if TYPE_CHECKING:
     from lpx.bench.compare.comparison import CompareReport

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lpx.cli.bench.server_options import describe
-from lpx.cli.tables import plain_text, print_table
+from lpx.cli.tables import print_table
+from lpx.plain_text import plain_text
 
 if TYPE_CHECKING:
     from lpx.bench.load import LoadReport

@@ -12,7 +12,8 @@ from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, plain_text, print_table
+from lpx.cli.tables import count_of, print_table
+from lpx.plain_text import plain_text
 
 
 @spread_options

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from lpx.cli.tables import plain_text
 from lpx.errors import ConfigError
+from lpx.plain_text import plain_text
 
 if TYPE_CHECKING:
     import asyncio

@@ -42,7 +42,7 @@ def show(
 
 def _print_run(run: Run) -> None:
     from lpx.bench.headline import figure_text, shape
-    from lpx.cli.tables import plain_text
+    from lpx.plain_text import plain_text
 
     measured, subject = run.measurement, run.measurement.subject
     begun = measured.started.astimezone()
@@ -85,7 +85,7 @@ def _print_section(title: str, lines: Iterable[tuple[str, object]]) -> None:
     import shutil
     import textwrap
 
-    from lpx.cli.tables import plain_text
+    from lpx.plain_text import plain_text
 
     kept = [(name, _value_text(value)) for name, value in lines]
     kept = [(plain_text(name), plain_text(text)) for name, text in kept if text]

@@ -24,7 +24,7 @@ def prune(
     """
     from lpx import store
     from lpx.cli.models.rows import size
-    from lpx.cli.tables import plain_text
+    from lpx.plain_text import plain_text
     from lpx.store.versions import prune as prune_versions
 
     pruned = prune_versions(store.models_dir(models_dir), name, keep=keep, dry_run=dry_run)

@@ -23,9 +23,9 @@ def remove(
     """
     from lpx import store
     from lpx.cli.models.rows import size, version_row
-    from lpx.cli.tables import plain_text
     from lpx.errors import ConfigError
     from lpx.model.models_dir import split_version
+    from lpx.plain_text import plain_text
     from lpx.store.versions import matching
     from lpx.store.versions import remove as remove_version
 

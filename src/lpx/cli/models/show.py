@@ -29,7 +29,8 @@ def show(
     """
     from lpx import store
     from lpx.cli.models.rows import size, speed, version_row
-    from lpx.cli.tables import plain_text, print_table
+    from lpx.cli.tables import print_table
+    from lpx.plain_text import plain_text
     from lpx.store.versions import require
 
     folder = store.models_dir(models_dir)

@@ -44,7 +44,7 @@ def verify(
 
 
 def _print(problems: tuple[str, ...], spelled: str, has_hashes: bool) -> None:
-    from lpx.cli.tables import plain_text
+    from lpx.plain_text import plain_text
 
     spelled = plain_text(spelled)
     if not problems:

@@ -17,24 +17,16 @@ import numpy as np
 
 from lpx import _native
 from lpx.engine.structured.multiples import problem_with_multiples
-from lpx.engine.structured.params import StructuredOutputsParams
+from lpx.engine.structured.params import JSON_FORM, StructuredOutputsParams
 from lpx.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-    from llguidance._lib import JsonCompileOptions
     from numpy.typing import NDArray
 
 _MOST_KEPT = 64  # grammars
 _SHOWN = 300  # characters of a message of the library
 _UNSUPPORTED = re.compile(r"Unimplemented keys: (\[.*?\])")
-# One line, as models and `json.dumps` write it. Free white space would let a small model write blanks for ever.
-_JSON_FORM: JsonCompileOptions = {
-    "whitespace_flexible": False,
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "json_allow_general_unicode_escapes": True,
-}
 
 
 class GrammarVocabulary(Protocol):
@@ -175,7 +167,7 @@ def _source(params: StructuredOutputsParams) -> str:
     from llguidance import LLMatcher, grammar_from
 
     if params.kind == "json":
-        return LLMatcher.grammar_from_json_schema(params.text, defaults=_JSON_FORM)
+        return LLMatcher.grammar_from_json_schema(params.text, defaults=JSON_FORM)
     if params.kind == "regex":
         return LLMatcher.grammar_from_regex(params.text)
     if params.kind == "lark":

@@ -5,15 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lpx.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
 
 MAX_GRAMMAR_CHARACTERS = 65_536
 MAX_CHOICES = 1024
 _KINDS = ("json", "json_object", "regex", "choice", "grammar", "lark")
 # Keywords under which a schema may stand that is not one of a whole value of its own.
 _COMBINING = frozenset({"allOf", "unevaluatedProperties", "patternProperties", "$dynamicRef", "not", "if"})
+
+# JSON in one line, as models and `json.dumps` write it: free white space would let a small model write blanks for ever.
+# Strings may escape any character.
+JSON_FORM: JsonCompileOptions = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "json_allow_general_unicode_escapes": True,
+}
 
 GrammarKind = Literal["json", "regex", "grammar", "lark"]
 

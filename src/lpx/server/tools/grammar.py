@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from lpx.engine.structured.params import StructuredOutputsParams, close_objects, lark_string
+from lpx.engine.structured.params import JSON_FORM, StructuredOutputsParams, close_objects, lark_string
 from lpx.errors import InvalidRequestError
 from lpx.server.reasoning import BEGIN, END
 from lpx.server.tools.formats import HERMES_BEGIN, HERMES_END, MISTRAL_ARGUMENTS, MISTRAL_BEGIN, ToolFormat
@@ -15,7 +15,6 @@ Thoughts = Literal["none", "possible", "open"]
 """Whether thoughts come first: "open" when the prompt has begun them."""
 
 _NEW_LINE = lark_string("\n")
-_JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def answer_grammar(
@@ -109,5 +108,5 @@ def _call_rules(choice: ToolChoice, tool_format: ToolFormat, marker_ids: dict[st
 def _json_rule(schema: Any) -> str:
     if not isinstance(schema, dict):
         schema = {} if schema else {"not": {}}
-    text = json.dumps({"x-guidance": _JSON_FORM, **close_objects(schema)}, ensure_ascii=False)
+    text = json.dumps({"x-guidance": JSON_FORM, **close_objects(schema)}, ensure_ascii=False)
     return f"%json {text}"
