@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -15,16 +16,16 @@ from tests.reference.tiny_models import make_tiny
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config, weights = make_tiny("llama", seed=1)
-    return write_hf_folder(tmp_path_factory.mktemp("model"), config, weights, chat_template=False)
+    return write_hf_folder(tmp_path_factory.mktemp("models") / "tiny", config, weights, chat_template=False)
 
 
 @pytest.fixture
 def work(tmp_path: Path, tiny_model: Path) -> Path:
-    """What `lpx init --model tiny` makes, in a path that has all kinds of characters, with the model in its place."""
+    """What `lpx init --model tiny` makes in a path with all kinds of characters, its models on another disk."""
     folder = tmp_path / "工作 100% (a)"
     write_environment(folder / ".venv")
+    (folder / "models").symlink_to(tiny_model.parent)
     make_folder(str(folder), "tiny", 8080)
-    (folder / "models" / "tiny").symlink_to(tiny_model)
     return folder
 
 
@@ -36,3 +37,10 @@ def write_environment(folder: Path) -> None:
         file = folder / "bin" / name
         file.write_text(f"#!/bin/sh\nPYTHONPATH='{path}' exec '{sys.executable}' {arguments} \"$@\"\n")
         file.chmod(0o755)
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,6 +1,6 @@
-"""The steps of a Dockerfile, to be run without Docker: commands, with the paths of the image moved below a folder.
+"""The steps of a Dockerfile, run without Docker: commands, with the paths of the image moved below a folder.
 
-`scripts/exercise-images` builds with them; tests take the commands and variables of the last stage.
+`scripts/exercise-images` builds with them; tests start what the last stage starts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 from dockerfile_parse import DockerfileParser
 
 # Folders of the image that the Dockerfiles make themselves. /etc, /var and the like stay those of the machine.
-_OWN = re.compile(r"(?<![\w./-])/(build|opt|lpx)(?=/|$)")
+_OWN = re.compile(r"(?<![\w./-])/(build|opt|lpx)(?=[/:\s]|$)")
 
 
 @dataclass(frozen=True)
@@ -75,5 +76,34 @@ def read_stages(file: Path) -> list[Stage]:
 
 
 def moved(text: str, root: Path) -> str:
-    """`text` with the image's own folders below `root`, also within lists such as PATH."""
-    return os.pathsep.join(_OWN.sub(lambda found: f"{root}/{found[1]}", part) for part in text.split(os.pathsep))
+    """`text` with the image's own folders below `root`."""
+    return _OWN.sub(lambda found: f"{root}/{found[1]}", text)
+
+
+class Container:
+    """What the last stage starts, as a process; `variables` are those of `docker run -e`."""
+
+    def __init__(self, stage: Stage, root: Path, log: Path, variables: Mapping[str, str]) -> None:
+        self._stage, self._root = stage, root
+        self.environment = {**stage.environment(root, os.environ), **variables}
+        with log.open("w") as file:
+            self.process = subprocess.Popen(
+                [*stage.last("ENTRYPOINT").command, *stage.last("CMD").command],
+                env=self.environment,
+                cwd=moved(stage.last("WORKDIR").value, root),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def health(self) -> int:
+        """Exit code of the health check: 0 is healthy."""
+        command = self._stage.last("HEALTHCHECK").command
+        return subprocess.run(command, env=self.environment, capture_output=True, timeout=120).returncode
+
+    def end(self) -> int:
+        """Ask it to end, as `docker stop` does, and return its exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.wait(120)

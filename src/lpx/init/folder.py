@@ -108,8 +108,8 @@ def _checked_path(folder: str) -> Path:
     wrong = next((character for character in path_text if not character.isprintable() or character in "\"'\\"), None)
     if wrong is not None:
         raise FolderError(
-            f"the folder {shown(path_text)} has {wrong!a} in its path, which units and scripts do not bear; choose another "
-            "one"
+            f"the folder {shown(path_text)} has {wrong!a} in its path, which a unit of systemd does not bear; choose "
+            "another one"
         )
     return path
 
