@@ -78,10 +78,10 @@ def answering(ready: int, status: int, body: bytes | None) -> Iterator[tuple[str
     keys: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             self._answer(ready, b"{}")
 
-        def do_POST(self) -> None:  # noqa: N802
+        def do_POST(self) -> None:
             keys.append(self.headers["Authorization"])
             if body is not None:  # None: it closes without a word
                 self._answer(status, body)
