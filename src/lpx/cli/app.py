@@ -33,6 +33,7 @@ _PLACES = {
     "doctor": "lpx.cli.doctor:doctor",
     "explain": "lpx.cli.explain:explain",
     "snapshot": "lpx.cli.snapshot:app",
+    "init": "lpx.cli.init:init",
     "bench": "lpx.cli.bench:app",
     "batch": "lpx.cli.batch:app",
     "models": "lpx.cli.models:app",
