@@ -65,7 +65,7 @@ def usage(tokens: int, prompt: int = 7, cached: int | None = None) -> bytes:
 
 
 def event(value: Any) -> bytes:
-    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
+    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n".encode("utf-8", "backslashreplace")
 
 
 DONE = b"data: [DONE]\n\n"

@@ -158,3 +158,47 @@ def test_a_key_at_the_end_of_what_is_kept_leaves_no_part_of_it():
     refusal = Script([(0.1, told.encode())], 403, PLAIN)
     report = run_load([words(0.1, 0.2, tokens=2), refusal], api_key="sk-SECRET-0123456789")
     assert "sk-" not in report.failures[0].detail
+
+
+@pytest.mark.parametrize(
+    ("told", "words_of_it"),
+    [
+        (b'event: error\ndata: {"choices": [{"text": "not a text"}], "note": "engine died"}\n\n', "engine died"),
+        (b'data: {"choices": [{"text": "x"}]}\nevent:error\n\n', "choices"),
+        (b"event: error\ndata: the engine died\n\n", "the engine died"),
+        (b"event: error\n\n", "an error without words"),
+        ('event: error\r\ndata: {"error": {"message": "显存不足"}}\r\n\r\n'.encode(), "显存不足"),
+    ],
+)
+def test_an_event_that_is_called_error_is_one_whatever_it_holds(told, words_of_it):
+    report = run_load([Script([*BEGUN, (0.4, told + DONE)]), words(0.1, 0.2, tokens=2)])
+    assert report.errors == {"stream_error": 1}
+    assert words_of_it in report.failures[0].detail
+    assert report.figures["completed"] == 1
+
+
+def test_events_with_other_names_are_no_part_of_an_answer():
+    ping = b'event: ping\ndata: {"choices": [{"index": 0, "text": "ping "}]}\n\n'
+    told = b"event: message\n" + text("a")
+    report = run_load([Script([(0.1, ping), (0.2, told), (0.3, ping + b"event: x\ndata: no JSON\n\n"), (0.4, DONE)])])
+    [result] = report.results
+    assert result.text == "a"
+    assert result.timings.ttft_ms == pytest.approx(200)
+    assert result.timings.e2el_ms == pytest.approx(200)
+
+
+def test_a_stream_of_other_events_only_is_cut_and_says_which():
+    report = run_load([Script([(0.1, b'event: content_block_delta\ndata: {"delta": {"text": "a"}}\n\n')])])
+    assert report.errors == {"cut_stream": 1}
+    assert "content_block_delta" in report.failures[0].detail
+
+
+def test_all_answers_under_way_together_are_bounded(monkeypatch):
+    from lpx.bench.load import http_client
+
+    monkeypatch.setattr(http_client, "MAX_HELD_BYTES", 4000)
+    long = Script([(0.1, text("a" * 5000))])
+    report = run_load([words(0.1)] * 9 + [long] + [words(0.1)] * 2)  # what one held is free for the next
+    assert report.errors == {"bad_stream": 1}
+    assert "all answers under way together take more than 4000 bytes" in report.failures[0].detail
+    assert len(report.results) == 11

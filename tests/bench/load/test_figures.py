@@ -229,3 +229,31 @@ def test_what_is_not_known_keeps_no_limit():
     assert report.figures["goodput_requests_per_second"] == 0
     report = run_load([words(0.1, tokens=1)], goodput={"itl": 1000, "tpot": 1000})
     assert report.figures["goodput_requests_per_second"] == near(1 / 0.1)
+
+
+def test_the_report_says_how_many_answers_have_no_value_for_a_limit():
+    uncounted = Script([(0.1, text("a")), (0.6, text("b") + DONE)])
+    lump, one, good = words(0.1, tokens=100), words(0.1, tokens=1), words(0.1, 0.2, tokens=2)
+    report = run_load([uncounted, lump, one, good], goodput={"tpot": 1000, "itl": 1000, "ttft": 1000})
+    assert report.goodput_unknown == report.as_json()["goodput_unknown"] == {"tpot": 2, "itl": 1}
+    assert [warning for warning in report.warnings if "--goodput" in warning] == [
+        "2 of 4 answers have no known TPOT: they count as not keeping --goodput tpot:1000",
+        "1 of 4 answers have no known ITL: they count as not keeping --goodput itl:1000",
+    ]
+    known = run_load([good], goodput={"tpot": 1000})
+    assert (known.goodput_unknown, known.warnings) == ({}, ())
+
+
+def test_texts_and_gaps_are_kept_within_a_bound_and_figures_are_not_lost(monkeypatch):
+    from lpx.bench.load import kept_answers
+
+    monkeypatch.setattr(kept_answers, "MOST_TEXT_BYTES", 250)
+    monkeypatch.setattr(kept_answers, "MOST_GAPS", 2)
+    answers = [words(0.1, 0.2, tokens=2), words(0.1, 0.3, tokens=3), words(0.1, 0.4, tokens=4)]
+    report = run_load(answers, goodput={"itl": 1000}, tokenize=lambda text: len(text.split()))
+    assert [result["text"] for result in report.as_json(detailed=True)["requests"]] == ["w0 w1 ", "w0 w1 ", None]
+    assert [list(result.timings.itl_ms) for result in report.results] == [near([100.0]), near([200.0]), []]
+    assert report.samples("tpot") == near([100, 100, 100])
+    assert report.goodput_unknown == {"itl": 1}
+    assert any("the texts of 1 answers are not kept" in warning for warning in report.warnings)
+    assert any("ITL leaves 1 answers out" in warning for warning in report.warnings)

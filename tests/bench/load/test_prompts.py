@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpx.bench.load import LoadSettings
+from lpx.bench.load.prompt import Job, Prompt
 from lpx.bench.load.prompt_files import read_jsonl, read_sharegpt
 from lpx.bench.load.prompt_sets import FIXED_OUTPUT_LENS, make_prompts
+from lpx.bench.load.prompt_supply import PromptSupply
 from lpx.bench.load.words import WORDS, draw_words, sized_text
 from lpx.errors import ConfigError
 
@@ -102,7 +104,7 @@ def test_lines_hold_prompts_of_several_forms(tmp_path):
     path = tmp_path / "提示.jsonl"
     rows = [{"prompt": "写一首诗", "output_tokens": 7}, "plain", {"messages": [{"role": "user", "content": "hi"}]}]
     path.write_text("﻿" + "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\r\n\r\n", "utf-8")
-    jobs = read_jsonl(str(path), 99)
+    jobs = read_jsonl(str(path), 99, 1000)
     assert [(job.turns[0].content, job.turns[0].output_len) for job in jobs] == [
         ("写一首诗", 7),
         ("plain", 99),
@@ -126,19 +128,19 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, line, complaint):
     path = tmp_path / "rows.jsonl"
     path.write_text(f'"good"\n{line}\n')
     with pytest.raises(ConfigError, match=complaint):
-        read_jsonl(str(path), 9)
+        read_jsonl(str(path), 9, 1000)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        read_jsonl(str(tmp_path / "absent"), 9)
+        read_jsonl(str(tmp_path / "absent"), 9, 1000)
     broken = tmp_path / "broken"
     broken.write_bytes(b'"a"\n\xff')
-    with pytest.raises(ConfigError, match="is no UTF-8: byte 4"):
-        read_jsonl(str(broken), 9)
+    with pytest.raises(ConfigError, match="is no UTF-8: invalid start byte"):
+        read_jsonl(str(broken), 9, 1000)
     (tmp_path / "empty").touch()
     with pytest.raises(ConfigError, match="holds no prompts"):
-        read_jsonl(str(tmp_path / "empty"), 9)
+        read_jsonl(str(tmp_path / "empty"), 9, 1000)
 
 
 def test_sharegpt_gives_the_first_words_of_people(tmp_path):
@@ -151,12 +153,12 @@ def test_sharegpt_gives_the_first_words_of_people(tmp_path):
     ]
     path = tmp_path / "sharegpt.json"
     path.write_text(json.dumps(rows))
-    assert [job.turns[0].content for job in read_sharegpt(str(path), 9)] == ["你好", "two"]
+    assert [job.turns[0].content for job in read_sharegpt(str(path), 9, 1000)] == ["你好", "two"]
     path.write_text("\n".join(map(json.dumps, rows)))
-    assert len(read_sharegpt(str(path), 9)) == 2
+    assert len(read_sharegpt(str(path), 9, 1000)) == 2
     path.write_text("{}")
     with pytest.raises(ConfigError, match="holds no conversation"):
-        read_sharegpt(str(path), 9)
+        read_sharegpt(str(path), 9, 1000)
 
 
 def test_a_files_prompts_are_sent_as_they_are_and_repeats_are_said(tmp_path):
@@ -170,3 +172,74 @@ def test_a_files_prompts_are_sent_as_they_are_and_repeats_are_said(tmp_path):
     tagged = made(**file, num_prompts=4, unique_prompts=True)
     assert not tagged.repeats
     assert len({job.turns[0].content for job in tagged.jobs}) == 4
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 10])
+def test_conversations_have_exactly_as_many_turns_as_were_asked_for(count):
+    jobs = made(dataset_name="chat", endpoint_type="openai-chat", num_prompts=count).jobs
+    lengths = [len(job.turns) for job in jobs]
+    assert sum(lengths) == count
+    assert set(lengths[:-1]) <= {4}
+
+
+def test_a_file_is_read_no_further_than_needed(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('"one"\n"two"\nno JSON\n')
+    assert len(read_jsonl(str(path), 9, 2)) == 2
+    with pytest.raises(ConfigError, match="line 3"):
+        read_jsonl(str(path), 9, 3)
+
+
+def test_prompts_beyond_a_bounded_memory_are_made_when_they_are_asked_for():
+    asked = []
+
+    async def make(number):
+        asked.append(number)
+        return Job((Prompt("好" * 1000, 1),))
+
+    async def main():
+        supply = PromptSupply(make, 1_000_000, ahead_bytes=10_000)
+        await supply.make_ahead()
+        ahead = len(asked)
+        jobs = [await supply.next() for _ in range(ahead + 3)]
+        return supply, ahead, jobs
+
+    supply, ahead, jobs = asyncio.run(main())
+    assert 1 < ahead < 10
+    assert None not in jobs
+    assert asked == list(range(ahead + 3))
+    assert (supply.made_late, supply.ahead) == (3, ())
+
+
+def test_a_supply_ends():
+    async def make(number):
+        return Job((Prompt(str(number), 1),))
+
+    async def main():
+        supply = PromptSupply(make, 3, ahead_bytes=1)
+        await supply.make_ahead()
+        return [await supply.next() for _ in range(5)]
+
+    assert [job and job.turns[0].content for job in asyncio.run(main())] == ["0", "1", "2", None, None]
+
+
+def test_making_a_million_prompts_can_be_stopped_and_a_pipe_that_never_ends_too(tmp_path):
+    import os
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    async def main(**options):
+        begun = asyncio.Event()
+        settings = LoadSettings(base_url="http://x", **options)
+        prompts = asyncio.ensure_future(make_prompts(settings, None, "n", lambda done, total: begun.set()))
+        if "dataset_path" in options:
+            await asyncio.sleep(0)
+        else:
+            await begun.wait()
+        assert not prompts.done()
+        prompts.cancel()
+        assert isinstance(*await asyncio.gather(prompts, return_exceptions=True), asyncio.CancelledError)
+
+    asyncio.run(main(dataset_name="random", num_prompts=1_000_000))
+    asyncio.run(main(dataset_name="custom", dataset_path=str(pipe)))

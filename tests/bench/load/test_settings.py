@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -35,6 +36,31 @@ def test_what_is_no_address_is_refused(url):
     assert "u:p" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("", "the name of the server is missing"),
+        ("http://:8080", "the name of the server is missing"),
+        ("u:p@x:99999", "holds a name or password"),
+        ("ftp://u:p@x", "holds a name or password"),
+        ("htp://x", "'htp' is neither http nor https"),
+        ("http://x:0", "there is no port 0"),
+        ("http://x:abc", "Port could not be cast"),
+        ("http://a..b", "'a..b' is no name of a server"),
+        ("http://" + "a" * 64, "is no name of a server"),
+        ("http://[::1", "IPv6 URL"),
+        ("http://[1::2::3]:80", "IPv6 address"),
+        ("http://例子.中国", "write its xn-- form"),
+        ("http://x/a b", "its path holds a space"),
+        ("http://x/v1?key=1", "has a query"),
+    ],
+)
+def test_the_refusal_of_an_address_says_what_is_wrong_with_it(url, complaint):
+    with pytest.raises(ConfigError, match=re.escape(complaint)) as caught:
+        LoadSettings(base_url=url)
+    assert "u:p" not in str(caught.value)
+
+
 WRONG = [
     ({"endpoint_type": "grpc"}, "--endpoint-type 'grpc'"),
     ({"endpoint": "v1"}, "--endpoint is a path"),
@@ -43,12 +69,27 @@ WRONG = [
     ({"dataset_name": "custom"}, "--dataset-name custom needs --dataset-path"),
     ({"dataset_path": "x"}, "--dataset-path is for custom and sharegpt"),
     ({"dataset_name": "chat"}, "needs --endpoint-type openai-chat"),
-    ({"num_prompts": 0}, "--num-prompts must be from 1"),
+    ({"num_prompts": 0}, "--num-prompts must be at least 1"),
     ({"max_concurrency": 0}, "--max-concurrency must be at least 1, not 0"),
     ({"request_rate": 0.0}, "--request-rate must be a number above 0"),
     ({"request_rate": float("nan")}, "--request-rate must be a number above 0"),
     ({"burstiness": -1.0, "request_rate": 1.0}, "--burstiness"),
     ({"burstiness": 2.0}, "it needs --request-rate"),
+    *(
+        ({"burstiness": wrong, "request_rate": 1.0}, "--burstiness must be a number above 0")
+        for wrong in (0.0, float("inf"), float("nan"))
+    ),
+    ({"burstiness": 1e-300, "request_rate": 1.0}, "--burstiness must be from 1e-06 to 1e+09"),
+    ({"request_rate": 1e-300}, "--request-rate must be from 1e-06"),
+    ({"request_timeout_s": 1e300}, "--request-timeout must be from 1e-06 to 1e+09"),
+    ({"ramp_up_strategy": "linear", "ramp_up_start_rps": 0.0, "ramp_up_end_rps": 2.0}, "--ramp-up-start-rps must be"),
+    ({"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": -2.0}, "--ramp-up-end-rps must be"),
+    ({"input_len": 10**9, "dataset_name": "random"}, "--random-input-len must be at most 1,048,576, not 1,000,000,000"),
+    ({"output_len": 10**4000}, "--random-output-len must be at most"),
+    ({"num_warmups": 10**7}, "--num-warmups must be at most 1,000,000"),
+    ({"max_concurrency": 10**7}, "--max-concurrency must be at most"),
+    ({"extra_body": {"a": [float("nan")]}}, "--extra-body cannot be sent as JSON"),
+    ({"extra_body": [1]}, "--extra-body is a JSON object"),
     ({"input_len": 5}, "--random-input-len is for --dataset-name random and prefix_repetition and long, not fixed"),
     ({"prefix_len": 5, "dataset_name": "long"}, "--random-prefix-len is for"),
     ({"range_ratio": 0.5}, "--random-range-ratio is for"),
@@ -109,6 +150,7 @@ def test_decode_settings_survive_json():
         ({"concurrency": 0}, "--concurrency must be at least 1"),
         ({"repeats": 0}, "--repeats must be at least 1"),
         ({"input_len": 0}, "--input-len must be at least 1"),
+        ({"repeats": 10**9}, "--repeats must be at most"),
     ):
         with pytest.raises(ConfigError, match=complaint):
             DecodeSettings(base_url="http://x", **options)

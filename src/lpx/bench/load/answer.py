@@ -11,10 +11,11 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lpx.bench.load.event_stream import read_events
+from lpx.bench.load.event_stream import Event, read_events
 from lpx.bench.load.http_client import Exchange, RequestFailedError
 
 _EVENTS_A_STEP = 32  # about a tenth of a millisecond
+_ANSWER_EVENTS = ("", "message")  # what `event:` says of pieces of an answer; pings and the like have other names
 MOST_TOKENS = 2**31  # of one answer or prompt: a server that says more is wrong
 _DETAIL = 300  # characters of a server's words that are kept
 
@@ -67,8 +68,8 @@ def answer_steps(exchange: Exchange) -> Generator[None, None, Answer]:
     reader = _Reader(Answer(exchange.sent_s, exchange.ended_s, exchange.content_type == "text/event-stream"))
     if not reader.answer.streamed:
         return reader.whole(_parse(exchange.body))
-    for number, (at_s, data) in enumerate(read_events(exchange.pieces, exchange.stamps), 1):
-        reader.event(at_s, data)
+    for number, event in enumerate(read_events(exchange.pieces, exchange.stamps), 1):
+        reader.event(event)
         if number % _EVENTS_A_STEP == 0:
             yield
     return reader.end_of_stream()
@@ -81,12 +82,20 @@ class _Reader:
         self._hidden: list[str] = []
         self._done = False
         self._ids = 0  # token ids so far
+        self._others: set[str] = set()  # names of events that are no part of an answer
 
-    def event(self, at_s: float, data: bytes) -> None:
-        if data == b"[DONE]":
+    def event(self, raw: Event) -> None:
+        if raw.name == "error":
+            raise RequestFailedError(
+                "stream_error", _error_text(raw.data) or "the server tells of an error without words"
+            )
+        if raw.data == b"[DONE]":
             self._done = True
             return
-        event = _parse(data)
+        if raw.name not in _ANSWER_EVENTS:
+            self._others.add(_short(raw.name))
+            return
+        event = _parse(raw.data)
         answer = self.answer
         contents, hiddens, ids, counted = len(self._content), len(self._hidden), self._ids, answer.output_tokens
         ended = answer.finish_reason
@@ -98,12 +107,13 @@ class _Reader:
         grown = along and answer.output_tokens != counted
         if has_text or grown or self._ids > ids or answer.finish_reason is not ended:
             tokens = answer.output_tokens if along else self._ids or None
-            answer.pieces.append(Piece(at_s, has_text, visible, tokens))
+            answer.pieces.append(Piece(raw.at_s, has_text, visible, tokens))
 
     def end_of_stream(self) -> Answer:
         answer = self.answer
         if not self._done and answer.finish_reason is None:
-            raise RequestFailedError("cut_stream", "the stream ended without a finish reason or [DONE]")
+            others = f"; it has events of other kinds: {', '.join(sorted(self._others)[:4])}" if self._others else ""
+            raise RequestFailedError("cut_stream", f"the stream ended without a finish reason or [DONE]{others}")
         return self._finish()
 
     def whole(self, body: dict[str, Any]) -> Answer:

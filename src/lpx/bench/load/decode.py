@@ -17,12 +17,13 @@ from datetime import datetime, timezone
 from statistics import fmean
 from typing import Any
 
+from lpx.bench.headline import BAD_FIT
 from lpx.bench.load.answer import read_answer
 from lpx.bench.load.http_client import Clock, HttpClient, RequestFailedError
 from lpx.bench.load.prompt import Prompt, request_body
-from lpx.bench.load.run import LoadProgress, Tell, checked_key
+from lpx.bench.load.run import LoadProgress, Tell, checked_key, unless
 from lpx.bench.load.server_facts import ServerUnreachableError, read_subject
-from lpx.bench.load.settings import LoadSettings
+from lpx.bench.load.settings import MAX_INPUT_LEN, MAX_OUTPUT_LEN, LoadSettings, check_whole
 from lpx.bench.load.slope import Slope, fit_slope
 from lpx.bench.load.token_counter import TokenCounter, find_counter
 from lpx.bench.load.words import draw_words, sized_text
@@ -30,6 +31,7 @@ from lpx.bench.measurement import Measurement, Subject
 from lpx.errors import ConfigError
 
 OUTPUT_LENS = (16, 48, 96, 160)
+_MOST_STREAMS, _MOST_REPEATS = 100_000, 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +58,13 @@ class DecodeSettings:
         object.__setattr__(self, "output_lens", tuple(sorted(set(self.output_lens))))
         if len(self.output_lens) < 2 or self.output_lens[0] < 1:
             raise ConfigError("--output-lens needs two or more different lengths from 1 on, such as 16,64,128")
-        for name, value in (
-            ("--concurrency", self.concurrency),
-            ("--input-len", self.input_len),
-            ("--repeats", self.repeats),
+        for name, value, most in (
+            ("--concurrency", self.concurrency, _MOST_STREAMS),
+            ("--input-len", self.input_len, MAX_INPUT_LEN),
+            ("--output-lens", self.output_lens[-1], MAX_OUTPUT_LEN),
+            ("--repeats", self.repeats, _MOST_REPEATS),
         ):
-            if value < 1:
-                raise ConfigError(f"{name} must be at least 1, not {value}")
+            check_whole(name, value, 1, most)
         self.request_settings()
 
     def request_settings(self) -> LoadSettings:
@@ -113,6 +115,7 @@ class DecodeReport:
     prompt_tokens: float | None  # by the server's count, the mean
     problems: tuple[str, ...]  # why the figures are not to be trusted; empty: they are
     notes: tuple[str, ...]
+    interrupted: bool = False
 
     @property
     def figures(self) -> dict[str, float]:
@@ -141,7 +144,7 @@ class DecodeReport:
             kind="decode",
             subject=self.subject,
             settings=self.settings.as_json(),
-            figures=self.figures,
+            figures={**self.figures, BAD_FIT: 1.0} if self.problems else self.figures,
             samples={
                 "answer_tokens": tuple(point.tokens for point in self.points),
                 "answer_seconds": tuple(point.seconds for point in self.points),
@@ -166,6 +169,7 @@ class DecodeReport:
             "good_fit": not self.problems,
             "problems": list(self.problems),
             "notes": list(self.notes),
+            "interrupted": self.interrupted,
         }
 
 
@@ -175,8 +179,11 @@ async def measure_decode(
     *,
     api_key: str | None = None,
     clock: Clock = time.perf_counter,
-) -> DecodeReport:
+    stopping: asyncio.Event | None = None,
+) -> DecodeReport | None:
     """Send the requests and fit the line.
+
+    When `stopping` is set, the report is of the rounds until then; None: there was none.
 
     Raises ServerUnreachableError when a request fails, ConfigError when the settings do not fit the server.
     """
@@ -189,7 +196,10 @@ async def measure_decode(
         timeout_s=settings.request_timeout_s,
     )
     try:
-        return await _Decode(settings, client, tell).run(clock)
+        decode = _Decode(settings, client, tell, clock)
+        stopping = stopping or asyncio.Event()
+        whole = await unless(stopping, decode.prepare()) and await unless(stopping, decode.run())
+        return decode.report(interrupted=not whole)
     except RequestFailedError as error:
         raise ServerUnreachableError(
             f"a request failed, so nothing was measured: {error.kind}: {error.detail}"
@@ -200,53 +210,67 @@ async def measure_decode(
 
 def measure_decode_again(settings: Mapping[str, Any]) -> Measurement:
     """Measure what the settings of a Measurement describe. Raises as `measure_decode` does."""
-    return asyncio.run(measure_decode(DecodeSettings.from_json(settings))).measurement()
+    report = asyncio.run(measure_decode(DecodeSettings.from_json(settings)))
+    assert report is not None  # nothing stops it
+    return report.measurement()
 
 
 class _Decode:
-    def __init__(self, settings: DecodeSettings, client: HttpClient, tell: Tell) -> None:
-        self._settings, self._client, self._tell = settings, client, tell
+    def __init__(self, settings: DecodeSettings, client: HttpClient, tell: Tell, clock: Clock) -> None:
+        self._settings, self._client, self._tell, self._clock = settings, client, tell, clock
         self._requests = settings.request_settings()
         self._nonce = settings.nonce or secrets.token_hex(4)
+        self._subject: Subject | None = None
         self._counter: TokenCounter | None = None
         self._model: str | None = None
+        self._started, self._begun = datetime.now(timezone.utc), clock()
+        self._points: list[DecodePoint] = []
         self._prompt_number = 0
         self._prompt_tokens: list[int] = []
         self._short = 0  # answers that ended before their length
         self._uncounted = 0
         self._answers = 0
 
-    async def run(self, clock: Clock) -> DecodeReport:
-        settings = self._settings
-        subject = await read_subject(self._client, self._requests)
-        self._model = settings.model or (None if subject.model == "unknown" else subject.model)
-        self._counter = await find_counter(self._client, self._model, settings.tokenizer)
-        order = random.Random(settings.seed)
+    async def prepare(self) -> None:
+        """The server's facts, and the warm-up."""
+        self._subject = await read_subject(self._client, self._requests)
+        self._model = self._settings.model or (None if self._subject.model == "unknown" else self._subject.model)
+        self._counter = await find_counter(self._client, self._model, self._settings.tokenizer)
+        self._tell(LoadProgress("warm-up"))
+        await self._round(self._settings.output_lens[0])
+        self._prompt_tokens.clear()
+        self._short = self._uncounted = self._answers = 0
+
+    async def run(self) -> None:
+        """All rounds."""
+        settings, order = self._settings, random.Random(self._settings.seed)
         rounds = [
             length
             for _ in range(settings.repeats)
             for length in order.sample(settings.output_lens, k=len(settings.output_lens))
         ]
-        self._tell(LoadProgress("warm-up"))
-        await self._round(settings.output_lens[0])
-        self._prompt_tokens.clear()
-        self._short = self._uncounted = self._answers = 0
-        started, begun = datetime.now(timezone.utc), clock()
-        points = []
+        self._started, self._begun = datetime.now(timezone.utc), self._clock()
         for number, length in enumerate(rounds):
-            self._tell(LoadProgress("load", number, len(rounds), settings.concurrency, seconds=clock() - begun))
-            points.append(await self._round(length))
-        slope = fit_slope([point.tokens for point in points], [point.seconds for point in points])
+            seconds = self._clock() - self._begun
+            self._tell(LoadProgress("load", number, len(rounds), settings.concurrency, seconds=seconds))
+            self._points.append(await self._round(length))
+
+    def report(self, interrupted: bool) -> DecodeReport | None:
+        """What the rounds so far give."""
+        if self._subject is None or not self._points:
+            return None
+        slope = fit_slope([point.tokens for point in self._points], [point.seconds for point in self._points])
         return DecodeReport(
-            settings=settings,
-            subject=subject,
-            started=started,
-            seconds=clock() - begun,
-            points=tuple(points),
+            settings=self._settings,
+            subject=self._subject,
+            started=self._started,
+            seconds=self._clock() - self._begun,
+            points=tuple(self._points),
             slope=slope,
             prompt_tokens=fmean(self._prompt_tokens) if self._prompt_tokens else None,
             problems=self._problems(slope),
             notes=self._notes(),
+            interrupted=interrupted,
         )
 
     async def _round(self, length: int) -> DecodePoint:
@@ -260,6 +284,7 @@ class _Decode:
         words = draw_words(random.Random(f"{self._nonce}:{self._settings.seed}:{self._prompt_number}"))
         special = self._settings.endpoint_type != "openai-chat"
         text = await sized_text(words, self._settings.input_len, self._counter, special=special)
+        await asyncio.sleep(0)  # where nothing is asked of a server, Ctrl-C would wait for the last prompt
         return Prompt(text.text, length, self._settings.input_len)
 
     async def _ask(self, prompt: Prompt) -> tuple[int, float]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Clock = Callable[[], float]
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
+MAX_HELD_BYTES = 1024 * 1024 * 1024  # of all answers that are under way together
 _PIECE_COST = 100  # bytes of memory that a piece takes beside its own
 _CONNECT_TIMEOUT_S = 10.0
 
@@ -76,6 +77,7 @@ class HttpClient:
         self._fields = f"Host: {parts.netloc}\r\nUser-Agent: lpx-bench\r\n{authorization}"
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
+        self.held_bytes = 0  # memory of the answers that are under way
 
     async def post(self, path: str, body: bytes) -> Exchange:
         """Send JSON. Raises RequestFailedError when no whole answer comes; its status may be any."""
@@ -123,8 +125,9 @@ class HttpClient:
         except ssl.SSLError as error:
             reason = getattr(error, "verify_message", None) or error.reason
             raise RequestFailedError("connection", f"{self._host}:{self._port} has no good HTTPS: {reason}") from None
-        except OSError as error:
-            raise RequestFailedError("connection", f"{self._host}:{self._port}: {error.strerror or error}") from None
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that cannot be one
+            reason = getattr(error, "strerror", None) or error
+            raise RequestFailedError("connection", f"{self._host}:{self._port}: {reason}") from None
         self._all.add(connection)
         return connection
 
@@ -178,7 +181,6 @@ class _Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
         self._parser = httptools.HttpResponseParser(self)
-        self._size = 0
         self.reusable = False
         timer = loop.call_later(timeout_s, self._fail, "timeout", f"no whole answer within {timeout_s:g} s")
         self._exchange = Exchange(self._now())
@@ -190,6 +192,12 @@ class _Connection(asyncio.Protocol):
         finally:
             timer.cancel()
             self._exchange = self._over = None
+            self._hold(-self._size)
+
+    def _hold(self, count: int) -> None:
+        """So many bytes of memory more, for this answer and so for all that are under way."""
+        self._size += count
+        self._client.held_bytes += count
 
     def close(self) -> None:
         if self._transport is not None:
@@ -206,9 +214,12 @@ class _Connection(asyncio.Protocol):
         if self._exchange is None or self._parser is None:
             self.close()  # bytes that nobody asked for
             return
-        self._size += len(data)
+        self._hold(len(data))
         if self._size > MAX_ANSWER_BYTES:
             self._fail("bad_stream", f"the answer takes more than {MAX_ANSWER_BYTES} bytes")
+            return
+        if self._client.held_bytes > MAX_HELD_BYTES:
+            self._fail("bad_stream", f"all answers under way together take more than {MAX_HELD_BYTES} bytes")
             return
         try:
             self._parser.feed_data(data)
@@ -257,7 +268,7 @@ class _Connection(asyncio.Protocol):
         if exchange is not None:
             exchange.pieces.append(piece)
             exchange.stamps.append(self._stamp)
-            self._size += _PIECE_COST
+            self._hold(_PIECE_COST)
 
     def on_message_complete(self) -> None:
         if self._exchange is not None and self._exchange.status:

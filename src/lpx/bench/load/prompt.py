@@ -47,7 +47,7 @@ def request_body(settings: LoadSettings, model: str | None, prompt: Prompt, hist
         if settings.endpoint_type != "lpx":
             body["stream_options"] = {"include_usage": True}
     body.update(settings.extra_body)
-    return json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "backslashreplace")  # \udXXX for half of a pair
 
 
 def flat_text(messages: Sequence[Message]) -> str:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, TypeVar
 
 from lpx.bench.load.prompt import Job, Prompt
 from lpx.errors import ConfigError
 from lpx.regular_file import read_bounded
+
+T = TypeVar("T")
 
 _TEXTS = ("prompt", "question", "text", "input", "instruction")
 _LENGTHS = ("output_tokens", "max_tokens", "output_len")
@@ -17,42 +24,68 @@ _ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "ass
 MAX_FILE_BYTES = 4 * 1024**3
 
 
-def read_jsonl(path: str, output_len: int) -> list[Job]:
+def read_jsonl(path: str, output_len: int, most: int) -> list[Job]:
     """One prompt a line: an object with `prompt` (or `messages`), and `output_tokens` where it differs; or a string.
 
-    Raises ConfigError with the number of the line that cannot be used.
+    Reads no further than to the line that gives the last of `most` prompts. Raises ConfigError with the number of the
+    line that cannot be used.
     """
-    jobs = []
-    for number, line in enumerate(_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{path}, line {number} is no JSON: {error}") from None
-        jobs.append(Job((_prompt(row, output_len, f"{path}, line {number}"),)))
+    jobs: list[Job] = []
+    with _opened(path) as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"{path}, line {number} is no JSON: {error}") from None
+            jobs.append(Job((_prompt(row, output_len, f"{path}, line {number}"),)))
+            if len(jobs) == most:
+                break
     if not jobs:
         raise ConfigError(f"{path} holds no prompts")
     return jobs
 
 
-def read_sharegpt(path: str, output_len: int) -> list[Job]:
+def read_sharegpt(path: str, output_len: int, most: int) -> list[Job]:
     """The first user's message of each conversation in a JSON list (or lines) with `conversations` of `from`, `value`.
 
-    Raises ConfigError when it is no such file.
+    Takes the first `most` of them. Raises ConfigError when it is no such file.
     """
-    text = _text(path)
+    with _opened(path) as lines:
+        text = lines.read()
     try:
         rows = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             rows = [json.loads(line) for line in text.split("\n") if line.strip()]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is neither a JSON list nor JSON lines: {error}") from None
-    jobs = [Job((Prompt(message, output_len),)) for message in _first_messages(rows)]
+    jobs = [Job((Prompt(message, output_len),)) for message in islice(_first_messages(rows), most)]
     if not jobs:
         raise ConfigError(f"{path} holds no conversation of the form {{'conversations': [{{'from', 'value'}}]}}")
     return jobs
+
+
+async def beside_the_loop(work: Callable[[], T]) -> T:
+    """What `work` gives, made in a thread that nothing waits for when this is cancelled: a pipe may never end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(give: Callable[[Any], None], value: Any) -> None:
+        if not done.done():
+            give(value)
+
+    def run() -> None:
+        try:
+            outcome: tuple[Callable[[Any], None], Any] = done.set_result, work()
+        except Exception as error:
+            outcome = done.set_exception, error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(tell, *outcome)
+
+    threading.Thread(target=run, name="prompts", daemon=True).start()
+    return await done
 
 
 def _first_messages(rows: Any) -> Iterator[str]:
@@ -84,10 +117,13 @@ def _prompt(row: Any, output_len: int, where: str) -> Prompt:
     raise ConfigError(f"{where} has no prompt; it needs one of {', '.join(_TEXTS)} as a text, or messages as a list")
 
 
-def _text(path: str) -> str:
+@contextmanager
+def _opened(path: str) -> Iterator[TextIO]:
+    """The file's lines, which end with "\\n" alone. What cannot be opened or read is a ConfigError."""
     try:
-        return read_bounded(Path(path), MAX_FILE_BYTES).decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"--dataset-path {path} cannot be read: {error.strerror}") from None
+        yield io.StringIO(read_bounded(Path(path), MAX_FILE_BYTES).decode("utf-8-sig"), newline="\n")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"--dataset-path {path} is no UTF-8: byte {error.start}") from None
+        raise ConfigError(f"--dataset-path {path} is no UTF-8: {error.reason}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--dataset-path {path[:200]} cannot be read: {reason}") from None

@@ -1,4 +1,4 @@
-"""The prompts of a load, all made before it begins.
+"""The prompts of a load.
 
 Prompts that LPX makes have a beginning that no other request of this run or an earlier one has, so that no server
 finds them in its prefix cache; only where the cache is the subject (`prefix_repetition`, `chat`) do they share one.
@@ -6,17 +6,17 @@ finds them in its prefix cache; only where the cache is the subject (`prefix_rep
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from lpx.bench.load.prompt import Job, Message, Prompt
-from lpx.bench.load.prompt_files import read_jsonl, read_sharegpt
+from lpx.bench.load.prompt_files import beside_the_loop, read_jsonl, read_sharegpt
+from lpx.bench.load.prompt_supply import PromptSupply
 from lpx.bench.load.settings import FILE_DATASETS, LoadSettings
 from lpx.bench.load.token_counter import TokenCounter
 from lpx.bench.load.words import WORDS, Sized, draw_words, sized_text
@@ -26,12 +26,11 @@ FIXED_REQUESTS = 48  # each of the 16 prompts with each length
 _INPUT_LENS = {"random": 128, "prefix_repetition": 64, "long": 2048}
 _OUTPUT_LENS = {"random": 64, "prefix_repetition": 64, "long": 64, "chat": 64, "custom": 128, "sharegpt": 128}
 _PREFIX_LEN = 256
-_DURATION_PROMPTS = 1000  # at most, made ahead for a load that lasts a given time
+_DURATION_PROMPTS = 1000  # at most, of a load that lasts a given time
 _LONG_DURATION_PROMPTS = 200
 _FILE_PROMPTS = 1000
-_PROMPTS_A_TURN = 32
-_WARMUP_TOKENS = 16
-_MOST_WARMUPS = 16
+_WARMUP_TOKENS, _MOST_WARMUP_INPUT = 16, 2048
+MOST_WARMUPS_AT_ONCE = 16
 
 _LONG_PARTS = (
     "The {0} of the {1} was older than anyone in the {2} could remember, and the {3} beside it had been rebuilt twice.",
@@ -76,14 +75,17 @@ _CHAT_TURNS = (
 class PromptSet:
     """What will be sent."""
 
-    jobs: tuple[Job, ...]
-    warmups: tuple[Prompt, ...]
-    lengths: str  # how the lengths came about, for the report
+    supply: PromptSupply
+    requests: int
+    warmups: int
+    warm_up: Callable[[int], Awaitable[Prompt]]  # the prompt of each of them
+    lengths: Callable[[], str]  # how the lengths of the prompts made so far came about, for the report
     repeats: bool = False  # whether the same prompt is sent more than once
 
     @property
-    def requests(self) -> int:
-        return sum(len(job.turns) for job in self.jobs)
+    def jobs(self) -> tuple[Job, ...]:
+        """Those that are made and wait to be sent."""
+        return self.supply.ahead
 
 
 def request_count(settings: LoadSettings) -> int:
@@ -100,16 +102,15 @@ def request_count(settings: LoadSettings) -> int:
 async def make_prompts(
     settings: LoadSettings, counter: TokenCounter | None, nonce: str, progress: Callable[[int, int], None] | None = None
 ) -> PromptSet:
-    """All prompts of a load; `progress` is told how many there are, of how many.
+    """The prompts of a load, the first of them made; `progress` is told how many there are, of how many.
 
     Raises ConfigError for files that cannot be used, RequestFailedError when the server stops counting.
     """
     maker = _Maker(settings, counter, nonce)
-    warmups = [await maker.warm_up(number) for number in range(_warmup_count(settings))]
     if settings.dataset_name in FILE_DATASETS:
-        jobs, repeats = _from_file(settings, maker)
+        supply, repeats = await _from_file(settings, maker)
+        requests = supply.count
     else:
-        jobs, repeats = [], not settings.makes_unique
         make = {
             "fixed": maker.fixed,
             "random": maker.words,
@@ -117,35 +118,36 @@ async def make_prompts(
             "long": maker.long,
             "chat": maker.chat,
         }[settings.dataset_name]
-        count = request_count(settings)
-        wanted = math.ceil(count / len(_CHAT_TURNS[0])) if settings.dataset_name == "chat" else count
-        for number in range(wanted):
-            jobs.append(await make(number))
-            if number % _PROMPTS_A_TURN == 0 or number == wanted - 1:
-                if progress is not None:
-                    progress(number + 1, wanted)
-                await asyncio.sleep(0)  # where nothing is asked of a server, Ctrl-C would wait for the last prompt
-    return PromptSet(tuple(jobs), tuple(warmups), maker.lengths(), repeats)
+        requests, repeats = request_count(settings), not settings.makes_unique
+        jobs = math.ceil(requests / len(_CHAT_TURNS[0])) if settings.dataset_name == "chat" else requests
+        supply = PromptSupply(make, jobs)
+    await supply.make_ahead(progress)
+    return PromptSet(supply, requests, _warmup_count(settings), maker.warm_up, maker.lengths, repeats)
 
 
 def _warmup_count(settings: LoadSettings) -> int:
     if settings.num_warmups is not None:
         return settings.num_warmups
-    return min(settings.max_concurrency or 1, _MOST_WARMUPS)
+    return min(settings.max_concurrency or 1, MOST_WARMUPS_AT_ONCE)
 
 
-def _from_file(settings: LoadSettings, maker: _Maker) -> tuple[list[Job], bool]:
+async def _from_file(settings: LoadSettings, maker: _Maker) -> tuple[PromptSupply, bool]:
+    """The file's prompts, and whether one of them is sent more than once."""
     assert settings.dataset_path is not None
+    count = settings.num_prompts or (_DURATION_PROMPTS if settings.duration_s else None)
     read = read_jsonl if settings.dataset_name == "custom" else read_sharegpt
-    rows = read(settings.dataset_path, settings.output_len or _OUTPUT_LENS[settings.dataset_name])
+    path, length = settings.dataset_path, settings.output_len or _OUTPUT_LENS[settings.dataset_name]
+    rows = await beside_the_loop(lambda: read(path, length, count or _FILE_PROMPTS))
     if settings.output_len is not None:  # it beats the rows' own
-        rows = [Job(tuple(dataclasses.replace(turn, output_len=settings.output_len) for turn in r.turns)) for r in rows]
-    count = settings.num_prompts or (_DURATION_PROMPTS if settings.duration_s else min(len(rows), _FILE_PROMPTS))
-    jobs = [rows[number % len(rows)] for number in range(count)]
-    if settings.makes_unique:
-        jobs = [Job((maker.tagged(number, job.turns[0]),)) for number, job in enumerate(jobs)]
-    contents = [str(row.turns[0].content) for row in rows[:count]]
-    return jobs, not settings.makes_unique and (count > len(rows) or len(set(contents)) < len(contents))
+        rows = [Job(tuple(dataclasses.replace(turn, output_len=length) for turn in row.turns)) for row in rows]
+    count = count or len(rows)
+
+    async def make(number: int) -> Job:
+        row = rows[number % len(rows)]
+        return Job((maker.tagged(number, row.turns[0]),)) if settings.makes_unique else row
+
+    distinct = len({str(row.turns[0].content) for row in rows})
+    return PromptSupply(make, count), not settings.makes_unique and (count > len(rows) or distinct < len(rows))
 
 
 class _Maker:
@@ -176,7 +178,7 @@ class _Maker:
 
     async def warm_up(self, number: int) -> Prompt:
         """Random words, so that nothing of it is in a measured prompt."""
-        length = min(self._input_len(self._rng("warm-up", number)) or 64, 2048)
+        length = min(self._input_len(self._rng("warm-up", number)) or 64, _MOST_WARMUP_INPUT)
         text = await sized_text(
             draw_words(self._rng("warm-up words", number)), length, self._counter, special=self._special
         )
@@ -217,7 +219,9 @@ class _Maker:
         return await self._sized_job(number, text, size=24.0)
 
     async def chat(self, number: int) -> Job:
-        turns = [Prompt(text, self._output_len(number)) for text in _CHAT_TURNS[number % len(_CHAT_TURNS)]]
+        texts = _CHAT_TURNS[number % len(_CHAT_TURNS)]
+        left = request_count(self._settings) - number * len(texts)  # the last one may be shorter
+        turns = [Prompt(text, self._output_len(number)) for text in texts[:left]]
         if self._settings.makes_unique:
             turns[0] = self.tagged(number, turns[0])
         return Job(tuple(turns))

@@ -28,8 +28,8 @@ class Result:
     late_s: float  # sent so much later than it was due, because max_concurrency were under way
     wanted_input: int | None  # tokens that the prompt was made for
     timings: Timings
-    text: str
-    hidden: str
+    text: str | None  # None: not kept, because the texts of earlier answers take all the memory for them
+    hidden: str | None
     finish_reason: str | None
     streamed: bool
 
@@ -72,10 +72,13 @@ class LoadReport:
     peak_concurrency: int = 0
     errors: Mapping[str, int] = field(init=False)
     figures: Mapping[str, float] = field(init=False)
+    goodput_unknown: Mapping[str, int] = field(init=False)  # answers without a known value, for each limit
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "errors", dict(Counter(failure.kind for failure in self.failures)))
         object.__setattr__(self, "figures", load_figures(self.settings, self.results, self.seconds))
+        unknown = unknown_for_goodput(self.results, self.settings.goodput)
+        object.__setattr__(self, "goodput_unknown", unknown)
 
     def samples(self, latency: str) -> list[float]:
         """All values of one of `LATENCIES`, in milliseconds."""
@@ -115,6 +118,7 @@ class LoadReport:
             "settings": self.settings.as_json(),
             "nonce": self.nonce,
             "figures": dict(self.figures),
+            "goodput_unknown": dict(self.goodput_unknown),
             "errors": dict(self.errors),
             "error_details": _examples(self.failures),
             "left_out": self.left_out,
@@ -175,18 +179,27 @@ def latency_samples(results: Iterable[Result], latency: str) -> list[float]:
 
 def meets(timings: Timings, goodput: Mapping[str, float]) -> bool:
     """Whether one answer keeps all limits. One token has no TPOT and no gaps, and keeps theirs; unknown ones do not."""
-    without = 0.0 if timings.output_tokens is not None and timings.output_tokens <= 1 else math.inf
     for name, limit in goodput.items():
-        if name == "itl":
-            value = math.fsum(timings.itl_ms) / len(timings.itl_ms) if timings.itl_ms else without
-        elif name == "tpot":
-            value = without if timings.tpot_ms is None else timings.tpot_ms
-        else:
-            known = timings.ttft_ms if name == "ttft" else timings.e2el_ms
-            value = math.inf if known is None else known
-        if value > limit:
+        value = _judged(timings, name)
+        if value is None or value > limit:
             return False
     return True
+
+
+def unknown_for_goodput(results: Iterable[Result], goodput: Mapping[str, float]) -> dict[str, int]:
+    """How many answers have no known value for each limit, and so do not keep it; limits without any are left out."""
+    found = Counter(name for result in results for name in goodput if _judged(result.timings, name) is None)
+    return {name: found[name] for name in goodput if found[name]}
+
+
+def _judged(timings: Timings, name: str) -> float | None:
+    """What a limit of goodput is compared with; None: nobody knows."""
+    without = 0.0 if timings.output_tokens is not None and timings.output_tokens <= 1 else None
+    if name == "itl":
+        return math.fsum(timings.itl_ms) / len(timings.itl_ms) if timings.itl_ms else without
+    if name == "tpot":
+        return without if timings.tpot_ms is None else timings.tpot_ms
+    return timings.ttft_ms if name == "ttft" else timings.e2el_ms
 
 
 def _total(counts: Sequence[int | None]) -> int | None:

@@ -14,9 +14,11 @@ from typing import Any
 from lpx.bearer_key import check_bearer_key
 from lpx.bench.load.answer import Answer, answer_steps
 from lpx.bench.load.http_client import Clock, Exchange, HttpClient, RequestFailedError
+from lpx.bench.load.kept_answers import KeptAnswers
 from lpx.bench.load.pace import due_times
 from lpx.bench.load.prompt import Job, Message, Prompt, request_body
-from lpx.bench.load.prompt_sets import PromptSet, make_prompts
+from lpx.bench.load.prompt_sets import MOST_WARMUPS_AT_ONCE, PromptSet, make_prompts
+from lpx.bench.load.prompt_supply import PromptSupply
 from lpx.bench.load.report import Failure, LoadReport, RecountedTokens, Result
 from lpx.bench.load.server_facts import ServerUnreachableError, read_subject
 from lpx.bench.load.settings import LoadSettings
@@ -79,16 +81,16 @@ async def measure_load(
     )
     load = _Load(settings, client, clock, tell)
     try:
-        if await _unless(stopping, load.prepare()):
-            await _unless(stopping, load.run())
+        if await unless(stopping, load.prepare()):
+            await unless(stopping, load.run())
             if not stopping.is_set():
-                await _unless(stopping, load.recount())
+                await unless(stopping, load.recount())
         return load.report(interrupted=stopping.is_set())
     finally:
         await client.close()
 
 
-async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+async def unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
     """Whether `work` came to its end before `stopping` was set."""
     task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
     try:
@@ -115,8 +117,10 @@ class _Load:
     subject: Subject | None = None
     model: str | None = None
     counter: TokenCounter | None = None
-    prompts: PromptSet = field(default_factory=lambda: PromptSet((), (), ""))
+    prompts: PromptSet | None = None
+    warmups: int = 0  # done
     warnings: list[str] = field(default_factory=list)
+    kept: KeptAnswers = field(default_factory=KeptAnswers)
     results: list[Result] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     recounted: RecountedTokens | None = None
@@ -150,16 +154,32 @@ class _Load:
         await self._warm_up()
 
     async def _warm_up(self) -> None:
-        warmups = self.prompts.warmups
-        self.tell(LoadProgress("warm-up", 0, len(warmups)))
-        failed = [error for error in await asyncio.gather(*map(self._warm, warmups)) if error is not None]
-        if failed and len(failed) == len(warmups):
+        assert self.prompts is not None
+        wanted = self.prompts.warmups
+        numbers, failed = iter(range(wanted)), list[RequestFailedError]()
+        self.warmups = 0
+
+        async def worker() -> None:
+            assert self.prompts is not None
+            for number in numbers:
+                self.tell(LoadProgress("warm-up", self.warmups, wanted, failed=len(failed)))
+                error = await self._warm(await self.prompts.warm_up(number))
+                self.warmups += 1
+                if error is not None:
+                    failed.append(error)
+                if len(failed) == self.warmups >= MOST_WARMUPS_AT_ONCE:  # it answers nothing
+                    return
+
+        self.tell(LoadProgress("warm-up", 0, wanted))
+        at_once = max(self.settings.max_concurrency or 1, MOST_WARMUPS_AT_ONCE)
+        await _all(worker() for _ in range(min(wanted, at_once)))
+        if failed and len(failed) == self.warmups:
             raise ServerUnreachableError(
                 f"{self.settings.base_url}{self.settings.path} answers no request; the first one: "
-                f"{failed[0].kind}: {failed[0].detail}"
+                f"{failed[0].kind}: {self.client.redacted(failed[0].detail)}"
             )
         if failed:
-            self.warnings.append(f"{len(failed)} of {len(warmups)} requests of the warm-up failed: {failed[0].kind}")
+            self.warnings.append(f"{len(failed)} of {self.warmups} requests of the warm-up failed: {failed[0].kind}")
 
     async def _warm(self, prompt: Prompt) -> RequestFailedError | None:
         try:
@@ -187,35 +207,53 @@ class _Load:
 
     async def _closed_loop(self) -> None:
         """A new job begins when another one ends."""
-        jobs = iter(self.prompts.jobs)
-        workers = min(self.settings.max_concurrency or len(self.prompts.jobs), len(self.prompts.jobs))
-        await _all(self._worker(jobs) for _ in range(workers))
+        assert self.prompts is not None
+        jobs = self.prompts.supply.count
+        await _all(self._worker(self.prompts.supply) for _ in range(min(self.settings.max_concurrency or jobs, jobs)))
 
-    async def _worker(self, jobs: Iterator[Job]) -> None:
+    async def _worker(self, supply: PromptSupply) -> None:
         loop = asyncio.get_running_loop()
-        for job in jobs:
-            if loop.time() >= self.deadline:
-                return
+        while loop.time() < self.deadline and (job := await supply.next()) is not None:
             await self._job(job, 0.0)
 
     async def _open_loop(self) -> None:
         """Jobs begin when they are due, whether others have ended or not; `max_concurrency` bounds them."""
         import random
 
-        loop = asyncio.get_running_loop()
+        assert self.prompts is not None
+        loop, supply = asyncio.get_running_loop(), self.prompts.supply
         start = loop.time()
-        room = asyncio.Semaphore(self.settings.max_concurrency or len(self.prompts.jobs) or 1)
-        due = due_times(self.settings, len(self.prompts.jobs), random.Random(f"{self.settings.seed}:pace"))
+        room = asyncio.Semaphore(self.settings.max_concurrency or supply.count)
+        under_way: set[asyncio.Task[None]] = set()
+        errors: list[BaseException] = []
 
-        async def begin(job: Job, at: float) -> None:
-            await asyncio.sleep(at - loop.time())
-            async with room:
-                if loop.time() < self.deadline:
-                    await self._job(job, loop.time() - at)
+        def over(task: asyncio.Task[None]) -> None:
+            under_way.discard(task)
+            room.release()
+            if not task.cancelled() and (error := task.exception()) is not None:
+                errors.append(error)
 
-        await _all(
-            begin(job, start + at) for job, at in zip(self.prompts.jobs, due, strict=True) if start + at < self.deadline
-        )
+        try:
+            for after in due_times(self.settings, supply.count, random.Random(f"{self.settings.seed}:pace")):
+                at = start + after
+                if at >= self.deadline or (job := await supply.next()) is None:
+                    break
+                await asyncio.sleep(at - loop.time())
+                await room.acquire()
+                if errors or loop.time() >= self.deadline:
+                    break
+                task = asyncio.ensure_future(self._job(job, loop.time() - at))
+                under_way.add(task)
+                task.add_done_callback(over)
+            if under_way:
+                await asyncio.wait(under_way)
+            if errors:
+                raise errors[0]
+        finally:
+            rest = list(under_way)
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
 
     async def _job(self, job: Job, late_s: float) -> None:
         history: list[Message] = []
@@ -250,16 +288,18 @@ class _Load:
             self.running -= 1
         self.output_tokens += answer.output_tokens or 0
         self.results.append(
-            Result(
-                number=number,
-                sent_s=answer.sent_s - self.began_s,
-                late_s=late_s,
-                wanted_input=prompt.input_len,
-                timings=timings_of(answer),
-                text=answer.content,
-                hidden=answer.hidden,
-                finish_reason=answer.finish_reason,
-                streamed=answer.streamed,
+            self.kept.bounded(
+                Result(
+                    number=number,
+                    sent_s=answer.sent_s - self.began_s,
+                    late_s=late_s,
+                    wanted_input=prompt.input_len,
+                    timings=timings_of(answer),
+                    text=answer.content,
+                    hidden=answer.hidden,
+                    finish_reason=answer.finish_reason,
+                    streamed=answer.streamed,
+                )
             )
         )
         return answer
@@ -276,7 +316,7 @@ class _Load:
                 LoadProgress(
                     "load",
                     len(self.results) + len(self.failures),
-                    self.prompts.requests,
+                    0 if self.prompts is None else self.prompts.requests,
                     self.running,
                     len(self.failures),
                     self.output_tokens,
@@ -292,6 +332,8 @@ class _Load:
         try:
             for at, result in enumerate(self.results):
                 timings = result.timings
+                if result.text is None or result.hidden is None:  # not kept
+                    continue
                 if timings.output_tokens is not None and checked == _RECOUNTED_ANSWERS:
                     continue
                 self.tell(LoadProgress("recount", at, len(self.results)))
@@ -319,6 +361,7 @@ class _Load:
             recounted=self.recounted,
             late_ticks=self.late_ticks / self.ticks if self.ticks else 0.0,
             ran_out=self.ran_out,
+            kept=self.kept,
         )
         unknown = Subject(model=settings.model or "unknown", engine="unknown", url=settings.base_url)
         return LoadReport(
@@ -330,8 +373,8 @@ class _Load:
             failures=tuple(self.failures),
             left_out=self.left_out,
             interrupted=interrupted,
-            warmups=len(self.prompts.warmups),
-            lengths=self.prompts.lengths,
+            warmups=self.warmups,
+            lengths="" if self.prompts is None else self.prompts.lengths(),
             warnings=(*self.warnings, *warnings),
             recounted=self.recounted,
             nonce=self.nonce,

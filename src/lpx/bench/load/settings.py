@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -26,6 +28,9 @@ GOODPUT_FIGURES = ("ttft", "tpot", "itl", "e2el")
 RAMP_UPS = ("linear", "exponential")
 
 _MAX_REQUESTS = 1_000_000
+MAX_INPUT_LEN = 1 << 20  # tokens: a longer text takes this client seconds to make
+MAX_OUTPUT_LEN = (1 << 31) - 1
+_LEAST, _MOST = 1e-6, 1e9  # of rates, times and shapes: beyond, sums lose their digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,7 @@ class LoadSettings:
         put = object.__setattr__
         put(self, "endpoint_type", ENDPOINT_ALIASES.get(self.endpoint_type, self.endpoint_type))
         put(self, "dataset_name", DATASET_ALIASES.get(self.dataset_name, self.dataset_name))
+        put(self, "extra_body", checked_object("--extra-body", self.extra_body))
         put(self, "percentiles", tuple(float(percentile) for percentile in self.percentiles))
         if self.endpoint_type not in ENDPOINTS:
             raise ConfigError(
@@ -108,15 +114,14 @@ class LoadSettings:
         ):
             if given and self.dataset_name not in sets:
                 raise ConfigError(f"{name} is for --dataset-name {' and '.join(sets)}, not {self.dataset_name}")
-        for name, value, least in (
-            ("--random-input-len", self.input_len, 1),
-            ("--random-output-len", self.output_len, 1),
-            ("--random-prefix-len", self.prefix_len, 0),
-            ("--num-prefixes", self.num_prefixes, 1),
-            ("--num-warmups", self.num_warmups, 0),
+        for name, value, least, most in (
+            ("--random-input-len", self.input_len, 1, MAX_INPUT_LEN),
+            ("--random-output-len", self.output_len, 1, MAX_OUTPUT_LEN),
+            ("--random-prefix-len", self.prefix_len, 0, MAX_INPUT_LEN),
+            ("--num-prefixes", self.num_prefixes, 1, _MAX_REQUESTS),
+            ("--num-warmups", self.num_warmups, 0, _MAX_REQUESTS),
         ):
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, not {value}")
+            check_whole(name, value, least, most)
         if not 0 <= self.range_ratio < 1:
             raise ConfigError(f"--random-range-ratio must be at least 0 and below 1, not {self.range_ratio:g}")
         for name, limit in self.goodput.items():
@@ -132,10 +137,8 @@ class LoadSettings:
     def _check_pace(self) -> None:
         if self.burstiness != 1 and not self.paced:
             raise ConfigError("--burstiness is about requests that come at times of their own: it needs --request-rate")
-        if self.num_prompts is not None and not 1 <= self.num_prompts <= _MAX_REQUESTS:
-            raise ConfigError(f"--num-prompts must be from 1 to {_MAX_REQUESTS}, not {self.num_prompts}")
-        if self.max_concurrency is not None and self.max_concurrency < 1:
-            raise ConfigError(f"--max-concurrency must be at least 1, not {self.max_concurrency}")
+        check_whole("--num-prompts", self.num_prompts, 1, _MAX_REQUESTS)
+        check_whole("--max-concurrency", self.max_concurrency, 1, _MAX_REQUESTS)
         for name, value in (
             ("--duration", self.duration_s),
             ("--request-rate", self.request_rate),
@@ -144,8 +147,12 @@ class LoadSettings:
             ("--ramp-up-start-rps", self.ramp_up_start_rps),
             ("--ramp-up-end-rps", self.ramp_up_end_rps),
         ):
-            if value is not None and not (value > 0 and math.isfinite(value)):
+            if value is None:
+                continue
+            if not (value > 0 and math.isfinite(value)):
                 raise ConfigError(f"{name} must be a number above 0, not {value:g}")
+            if not _LEAST <= value <= _MOST:
+                raise ConfigError(f"{name} must be from {_LEAST:g} to {_MOST:g}, not {value:g}")
         if self.temperature is not None and not (self.temperature >= 0 and math.isfinite(self.temperature)):
             raise ConfigError(f"--temperature must be at least 0, not {self.temperature:g}")
         ends = (self.ramp_up_start_rps, self.ramp_up_end_rps)
@@ -198,22 +205,72 @@ class LoadSettings:
         return cls(**values)
 
 
+def check_whole(name: str, value: int | None, least: int, most: int) -> None:
+    """Raise ConfigError for a number of an option that is outside of these; None is none."""
+    if value is None or least <= value <= most:
+        return
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, not {value}")
+    digits = f"{value:,}" if value < 10**15 else "a number of so many digits"
+    raise ConfigError(f"{name} must be at most {most:,}, not {digits}")
+
+
+def checked_object(option: str, value: Any) -> dict[str, Any]:
+    """`value` as the members of an object. Raises ConfigError where it is none, or holds what JSON has no words for."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f'{option} is a JSON object such as {{"top_k": 1}}, not {str(value)[:80]}')
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{option} cannot be sent as JSON: {error}") from None
+    return dict(value)
+
+
 def _split_url(url: str) -> tuple[str, str | None]:
     """The server's address without a trailing `/v1`, and the path where the address names an endpoint."""
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        port_ok = parts.port is None or parts.port > 0
-    except ValueError:
-        raise ConfigError(f"{url!r} is not an address; write it as http://127.0.0.1:8080") from None
-    plain = re.fullmatch(r"[!-~]+", url) is not None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok or not plain:
-        raise ConfigError(f"{url!r} is not an address; write it as http://127.0.0.1:8080")
-    if parts.username is not None or parts.password is not None:
+    example = "write it as http://127.0.0.1:8080"
+    whole = url if "://" in url else f"http://{url}"
+    scheme, _, rest = whole.partition("://")
+    if "@" in re.split(r"[/?#]", rest, maxsplit=1)[0]:  # first: no message may repeat what is before the @
         raise ConfigError("the address holds a name or password; give the key with --api-key or LPX_API_KEY")
-    if parts.query or parts.fragment:
-        raise ConfigError(f"{without_secrets(url)!r} has a query; the address ends with the path")
+    shown = repr(url if len(url) <= 200 else f"{url[:200]}…")
+    if scheme.lower() not in ("http", "https"):
+        raise ConfigError(f"{shown} is not an address: {scheme[:20]!r} is neither http nor https; {example}")
+    try:
+        parts = urlsplit(whole)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ConfigError(f"{shown} is not an address: {error}; {example}") from None
+    if port is not None and port < 1:
+        raise ConfigError(f"{shown} is not an address: there is no port {port}; {example}")
+    if (wrong := wrong_host(host)) is not None:
+        raise ConfigError(f"{shown} is not an address: {wrong}; {example}")
+    if parts.query or parts.fragment or whole.endswith(("?", "#")):
+        raise ConfigError(f"{without_secrets(url)[:200]!r} has a query; the address ends with the path")
+    if re.fullmatch(r"[!-~]*", parts.path) is None:
+        raise ConfigError(f"{shown} is not an address: its path holds a space or other letters than ASCII's; {example}")
     path, endpoint = parts.path.rstrip("/"), None
     for known in ENDPOINTS.values():
         if path.endswith(known):
             path, endpoint = path.removesuffix(known), known
     return urlunsplit((parts.scheme, parts.netloc, path.removesuffix("/v1"), "", "")), endpoint
+
+
+def wrong_host(host: str) -> str | None:
+    """Why this is no name or number of a machine; None: it is one."""
+    if not host:
+        return "the name of the server is missing"
+    if ":" in host:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            return f"{host[:80]!r} is no IPv6 address"
+        return None
+    if not host.isascii():
+        return f"the name {host[:80]!r} has letters that the network has no words for; write its xn-- form"
+    labels = host.removesuffix(".").split(".")
+    if len(host) > 253 or not all(
+        re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", part) for part in labels
+    ):
+        return f"{host[:80]!r} is no name of a server"
+    return None

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from statistics import pstdev
 from typing import Any
 
 from lpx.bench.load.report import LoadReport
+from lpx.bench.load.settings import LoadSettings
 
+_LONGEST_MODEL = 48  # characters, of at most 4 bytes each: names of files have 255
 _LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 
@@ -21,6 +24,7 @@ def vllm_result(report: LoadReport, detailed: bool) -> dict[str, Any]:
     """The members of the file, with one entry a request where `detailed`."""
     settings, figures, results = report.settings, report.figures, report.results
     values: dict[str, Any] = {
+        **settings.metadata,  # first: a name of ours is no place for anything else
         "date": report.started.strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": settings.endpoint_type,
         "backend": settings.endpoint_type,
@@ -31,7 +35,6 @@ def vllm_result(report: LoadReport, detailed: bool) -> dict[str, Any]:
         "request_rate": settings.request_rate if settings.request_rate is not None else "inf",
         "burstiness": settings.burstiness,
         "max_concurrency": settings.max_concurrency,
-        **settings.metadata,
         "duration": report.seconds,
         "completed": len(results),
         "failed": len(report.failures),
@@ -61,19 +64,27 @@ def vllm_result(report: LoadReport, detailed: bool) -> dict[str, Any]:
     return values
 
 
-def result_paths(reports: Sequence[LoadReport], folder: Path, filename: str | None) -> list[Path]:
-    """Where each report goes: the given name, with the concurrency in it where there are several, or vLLM's pattern."""
-    paths = []
-    for report in reports:
-        settings = report.settings
-        streams = f"concurrency{settings.max_concurrency}" if settings.max_concurrency is not None else "unbounded"
-        if filename is None:
-            rate = "inf" if settings.request_rate is None else f"{settings.request_rate:g}"
-            model = re.sub(r"[^\w.+-]+", "-", report.subject.model).strip("-") or "model"
-            moment = report.started.strftime("%Y%m%d-%H%M%S")
-            paths.append(folder / f"{settings.endpoint_type}-{rate}qps-{streams}-{model}-{moment}.json")
-        elif len(reports) == 1:
-            paths.append(folder / filename)
-        else:
-            paths.append(folder / f"{Path(filename).stem}-{streams}{Path(filename).suffix or '.json'}")
+def named_paths(settings: Sequence[LoadSettings], folder: Path, filename: str) -> list[Path]:
+    """Where the result of each level goes: the given name, with the concurrency in it where there are several."""
+    if len(settings) == 1:
+        return [folder / filename]
+    given, paths = folder / filename, list[Path]()
+    for each in settings:
+        path = given.with_name(f"{given.stem}-{_streams(each)}{given.suffix or '.json'}")
+        paths.append(path if path not in paths else path.with_stem(f"{path.stem}-{len(paths) + 1}"))
     return paths
+
+
+def default_path(report: LoadReport, folder: Path) -> Path:
+    """A file that is not there yet, by vLLM's pattern."""
+    settings = report.settings
+    rate = "inf" if settings.request_rate is None else f"{settings.request_rate:g}"
+    model = re.sub(r"[^\w.+-]+", "-", report.subject.model).strip("-")[:_LONGEST_MODEL] or "model"
+    moment = report.started.strftime("%Y%m%d-%H%M%S")
+    stem = f"{settings.endpoint_type}-{rate}qps-{_streams(settings)}-{model}-{moment}"
+    names = (f"{stem}{f'-{number}' if number > 1 else ''}.json" for number in count(1))
+    return next(path for path in map(folder.joinpath, names) if not path.exists())
+
+
+def _streams(settings: LoadSettings) -> str:
+    return "unbounded" if settings.max_concurrency is None else f"concurrency{settings.max_concurrency}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from lpx.bench.load.kept_answers import KeptAnswers
 from lpx.bench.load.prompt_sets import PromptSet
-from lpx.bench.load.report import RecountedTokens, Result
+from lpx.bench.load.report import RecountedTokens, Result, unknown_for_goodput
 from lpx.bench.load.settings import LoadSettings
 
 _CACHED_SHARE = 0.05
@@ -19,16 +20,25 @@ _CACHE_SETS = ("prefix_repetition", "chat")  # whose subject is the cache
 
 def load_warnings(
     settings: LoadSettings,
-    prompts: PromptSet,
+    prompts: PromptSet | None,
     results: Sequence[Result],
     *,
     peak_concurrency: int = 0,
     recounted: RecountedTokens | None = None,
     late_ticks: float = 0.0,
     ran_out: bool = False,
+    kept: KeptAnswers | None = None,
 ) -> list[str]:
-    """One sentence each. `late_ticks` is the share of moments at which this client itself was late."""
-    found = [*_about_cache(settings, prompts, results, peak_concurrency), *_about_tokens(settings, results)]
+    """One sentence each. `late_ticks` is the share of moments at which this client itself was late.
+
+    `prompts` is None where none were made, `kept` tells what of the answers is kept.
+    """
+    found = [
+        *_about_cache(settings, prompts, results, peak_concurrency),
+        *_about_tokens(settings, results),
+        *_about_goodput(settings, results),
+        *_about_memory(prompts, kept),
+    ]
     if recounted is not None and recounted.counted != recounted.recounted:
         found.append(
             f"the server counts {recounted.counted} tokens in {recounted.answers} answers, encoding their texts again "
@@ -41,7 +51,7 @@ def load_warnings(
                 f"half of the requests were sent {1e3 * late:.0f} ms or more after they were due, because "
                 f"--max-concurrency were under way: the rate was not reached, and that wait is in no figure"
             )
-    if ran_out:
+    if ran_out and prompts is not None:
         found.append(f"all {prompts.requests} prompts were sent before --duration was over; raise --num-prompts")
     if late_ticks > 0.1:
         found.append(
@@ -52,11 +62,11 @@ def load_warnings(
 
 
 def _about_cache(
-    settings: LoadSettings, prompts: PromptSet, results: Sequence[Result], peak_concurrency: int
+    settings: LoadSettings, prompts: PromptSet | None, results: Sequence[Result], peak_concurrency: int
 ) -> Iterator[str]:
     if settings.dataset_name in _CACHE_SETS:
         return
-    if prompts.repeats:
+    if prompts is not None and prompts.repeats:
         yield "the same prompts are sent more than once: a prefix cache makes TTFT better than it is for new prompts"
     cached = sum(result.timings.cached_tokens or 0 for result in results)
     counted = sum(result.timings.prompt_tokens or 0 for result in results)
@@ -104,7 +114,11 @@ def _about_tokens(settings: LoadSettings, results: Sequence[Result]) -> Iterator
     if whole and settings.stream:
         yield f"{whole} of {len(results)} answers did not come as a stream: they have no TTFT, TPOT and ITL"
     lumps = sum(
-        result.streamed and not result.timings.itl_ms and (result.timings.output_tokens or 0) > 2 for result in results
+        result.streamed
+        and not result.timings.itl_ms
+        and result.timings.tpot_ms is None
+        and (result.timings.output_tokens or 0) > 2
+        for result in results
     )
     if lumps > len(results) / 2:
         yield (
@@ -127,4 +141,30 @@ def _about_tokens(settings: LoadSettings, results: Sequence[Result]) -> Iterator
         yield (
             f"{len(off)} of {len(results)} prompts are not as long as wanted: the server counts "
             f"{statistics.fmean(lengths):.0f} tokens on average where {off[0].wanted_input} were wanted"
+        )
+
+
+def _about_goodput(settings: LoadSettings, results: Sequence[Result]) -> Iterator[str]:
+    for name, count in unknown_for_goodput(results, settings.goodput).items():
+        yield (
+            f"{count} of {len(results)} answers have no known {name.upper()}: they count as not keeping "
+            f"--goodput {name}:{settings.goodput[name]:g}"
+        )
+
+
+def _about_memory(prompts: PromptSet | None, kept: KeptAnswers | None) -> Iterator[str]:
+    if prompts is not None and (late := prompts.supply.made_late):
+        yield (
+            f"{late} of {prompts.supply.count} prompts were made while the load was running, because more are not kept "
+            "in memory: this client had more to do"
+        )
+    if kept is not None and kept.without_text:
+        yield (
+            f"the texts of {kept.without_text} answers are not kept: those before take "
+            f"{kept.most_text_bytes >> 20} MiB of memory, which is the most"
+        )
+    if kept is not None and kept.without_gaps:
+        yield (
+            f"ITL leaves {kept.without_gaps} answers out: those before have {kept.most_gaps} gaps, which is the most "
+            "that are kept"
         )

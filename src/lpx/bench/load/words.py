@@ -65,7 +65,9 @@ async def sized_text(
             break
     assert best is not None
     below = best
-    while _length(below) > wanted and parts > 1:
+    for _ in range(_TRIES):
+        if _length(below) <= wanted or parts == 1:
+            break
         parts -= 1
         text = make(parts)
         below = Sized(text, await counter.count(text, special=special))

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lpx.cli import EXIT_INTERRUPTED
 from lpx.cli.bench.load_table import print_note
 from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.bench.server_options import ServerOptions, describe, run_until_interrupted, whole_numbers
 from lpx.cli.option_groups import spread_options
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import print_table
+from lpx.cli.tables import print_table, print_wrapped
+from lpx.errors import LpxError
 
 if TYPE_CHECKING:
     from asyncio import Event
@@ -65,8 +67,13 @@ def decode(
         for level in whole_numbers(concurrency, "--concurrency")
     ]
     with StatusLine() as status:
-        reports = run_until_interrupted(lambda stopping: _measure(all_settings, server.api_key, status, stopping))
-    run_ids = [record(ledger_options, report.measurement()) if report.figures else None for report in reports]
+        reports, failure = run_until_interrupted(
+            lambda stopping: _measure(all_settings, server.api_key, status, stopping)
+        )
+    run_ids = [
+        record(ledger_options, report.measurement()) if report.figures and not report.interrupted else None
+        for report in reports
+    ]
     if json_output:
         values = [{"run_id": run_id, **report.as_json()} for run_id, report in zip(run_ids, reports, strict=True)]
         print(json.dumps({"reports": values}, ensure_ascii=False, indent=2))
@@ -74,35 +81,37 @@ def decode(
         _print(reports)
         for run_id in run_ids:
             print_run(run_id)
-    if len(reports) < len(all_settings):
-        raise KeyboardInterrupt
+    if failure is not None:
+        raise failure
+    if len(reports) < len(all_settings) or reports[-1].interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
     if not all(report.figures for report in reports):
         raise typer.Exit(1)
 
 
 async def _measure(
     all_settings: Sequence[DecodeSettings], api_key: str | None, status: StatusLine, stopping: Event
-) -> list[DecodeReport]:
-    """The levels that were measured whole before `stopping` was set."""
-    import asyncio
-
+) -> tuple[list[DecodeReport], LpxError | None]:
+    """The levels that were measured, the last one perhaps in part, and what kept the next one from it."""
     from lpx.bench.load.decode import measure_decode
 
     reports: list[DecodeReport] = []
-    stop = asyncio.ensure_future(stopping.wait())  # cancelled with the loop
     for settings in all_settings:
 
         def tell(state: object, streams: int = settings.concurrency) -> None:
             status.show(_progress(state, streams))
 
-        task = asyncio.ensure_future(measure_decode(settings, tell, api_key=api_key))
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        try:
+            report = await measure_decode(settings, tell, api_key=api_key, stopping=stopping)
+        except LpxError as error:
+            if not reports:
+                raise
+            return reports, error
+        if report is not None:
+            reports.append(report)
+        if stopping.is_set():
             break
-        reports.append(task.result())
-    return reports
+    return reports, None
 
 
 def _progress(state: object, streams: int) -> str:
@@ -117,8 +126,9 @@ def _progress(state: object, streams: int) -> str:
 def _print(reports: Sequence[DecodeReport]) -> None:
     first = reports[0].settings
     lengths = ", ".join(map(str, first.output_lens))
-    print(describe(reports[0].subject))
-    print(f"answers of {lengths} tokens behind {first.input_len}, {first.repeats} rounds of each\n")
+    print_wrapped(describe(reports[0].subject))
+    print_wrapped(f"answers of {lengths} tokens behind {first.input_len}, {first.repeats} rounds of each")
+    print()
     columns = ["streams", "decode tokens/s", "95 % interval", "ms a token", "prefill, ms", "fit"]
     rows = []
     for report in reports:
@@ -144,3 +154,6 @@ def _print(reports: Sequence[DecodeReport]) -> None:
             print_note(f"bad fit at {report.settings.concurrency}", problem)
         for note in report.notes:
             print_note("note", note)
+        if report.interrupted:
+            rounds = report.settings.repeats * len(report.settings.output_lens)
+            print_note("interrupted", f"{len(report.points)} of {rounds} rounds at {report.settings.concurrency}")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpx.cli import EXIT_INTERRUPTED
+from lpx.cli.bench.load_results import ResultFiles
 from lpx.cli.bench.load_table import LATENCY_NAMES, print_load
 from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.bench.server_options import ServerOptions, run_until_interrupted, whole_numbers
-from lpx.cli.late_failures import report_failure
 from lpx.cli.option_groups import spread_options
 from lpx.cli.status_line import StatusLine
-from lpx.errors import OUTPUT_NOT_WRITTEN, ConfigError
+from lpx.errors import ConfigError, LpxError
+from lpx.plain_text import plain_text
 
 if TYPE_CHECKING:
     from asyncio import Event
@@ -140,8 +141,15 @@ def serve(
     ] = "90,95,99",
     save_result: Annotated[bool, _result("--save-result", help="Write a file with vLLM's member names.")] = False,
     save_detailed: Annotated[bool, _result("--save-detailed", help="With every request and text in it.")] = False,
-    result_dir: Annotated[Path, _result("--result-dir", help="Where to.", metavar="FOLDER")] = Path(),
-    result_filename: Annotated[str | None, _result("--result-filename", help="Its name.", metavar="NAME")] = None,
+    result_dir: Annotated[
+        Path | None, _result("--result-dir", help="Where to. Default: this folder.", metavar="FOLDER")
+    ] = None,
+    result_filename: Annotated[
+        str | None, _result("--result-filename", help="Its name; a new file.", metavar="NAME")
+    ] = None,
+    append_result: Annotated[
+        bool, _result("--append-result", help="Add a line of JSON to the file where it is there already.")
+    ] = False,
     metadata: Annotated[
         list[str] | None, _result("--metadata", help="To keep with the result: KEY=VALUE …", metavar="KEY=VALUE")
     ] = None,
@@ -186,6 +194,8 @@ def serve(
         "percentiles": _numbers(metric_percentiles),
         "metadata": facts,
     }
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ConfigError(f"--top-p must be above 0 and at most 1, not {top_p:g}")
     sampling = {name: value for name, value in (("top_p", top_p), ("top_k", top_k)) if value is not None}
     common["extra_body"] = {**sampling, **common["extra_body"]}
     levels: Sequence[int | None]
@@ -194,20 +204,23 @@ def serve(
     else:
         levels = [8] if rate is None and ramp_up_strategy is None else [None]
     all_settings = [LoadSettings(**common, max_concurrency=level) for level in levels]
-    if (save_result or save_detailed) and not result_dir.is_dir():
-        raise ConfigError(f"--result-dir {result_dir} is no folder; make it first")
+    files: ResultFiles | None = None
+    if save_result or save_detailed or append_result or result_dir is not None or result_filename is not None:
+        files = ResultFiles.planned(
+            all_settings, result_dir or Path(), result_filename, append=append_result, detailed=save_detailed
+        )
 
     with StatusLine() as status:
 
-        def measure(stopping: Event) -> Coroutine[Any, Any, list[LoadReport]]:
+        def measure(stopping: Event) -> Coroutine[Any, Any, tuple[list[LoadReport], LpxError | None]]:
             return _measure(all_settings, server.api_key, status, stopping)
 
-        reports = run_until_interrupted(measure)
+        reports, failure = run_until_interrupted(measure)
     run_ids = [
         record(ledger_options, report.measurement()) if report.results and not report.interrupted else None
         for report in reports
     ]
-    saved = _save(reports, result_dir, result_filename, save_detailed) if save_result or save_detailed else []
+    saved = files.write(reports) if files is not None else []
     if json_output:
         values = [
             {"run_id": run_id, **report.as_json(save_detailed)} for run_id, report in zip(run_ids, reports, strict=True)
@@ -216,9 +229,11 @@ def serve(
     else:
         print_load(reports, shown)
         for path in saved:
-            print(f"saved {path}")
+            print(plain_text(f"saved {path}"))
         for run_id in run_ids:
             print_run(run_id)
+    if failure is not None:
+        raise failure
     if any(report.interrupted for report in reports):
         raise typer.Exit(EXIT_INTERRUPTED)
     if not all(report.results for report in reports):
@@ -227,7 +242,8 @@ def serve(
 
 async def _measure(
     all_settings: Sequence[LoadSettings], api_key: str | None, status: StatusLine, stopping: Event
-) -> list[LoadReport]:
+) -> tuple[list[LoadReport], LpxError | None]:
+    """The levels that were measured, and what kept the next one from it."""
     from lpx.bench.load import measure_load
 
     reports: list[LoadReport] = []
@@ -237,17 +253,22 @@ async def _measure(
         def tell(state: LoadProgress, of: str = of) -> None:
             status.show(_progress(state) + of)
 
-        reports.append(await measure_load(settings, tell, api_key=api_key, stopping=stopping))
+        try:
+            reports.append(await measure_load(settings, tell, api_key=api_key, stopping=stopping))
+        except LpxError as error:
+            if not reports:
+                raise
+            return reports, error
         if stopping.is_set():
             break
-    return reports
+    return reports, None
 
 
 def _progress(state: LoadProgress) -> str:
     if state.phase == "prompts":
         return f"making prompts, {state.done} of {state.total}"
     if state.phase == "warm-up":
-        return "warming up"
+        return f"warming up, {state.done} of {state.total}"
     if state.phase == "recount":
         return "counting tokens again"
     failed = f", {state.failed} failed" if state.failed else ""
@@ -284,13 +305,18 @@ def _sorted_values(
     """Limits and metadata. vLLM lets several values stand behind one option; those further ones are in `more`."""
     limits: dict[str, float] = {}
     facts: dict[str, str] = {}
+    for value in metadata:
+        if "=" not in value:
+            raise ConfigError(f"--metadata {value!r} is no KEY=VALUE; write it as in --metadata driver=570")
     for value in [part for given in goodput for part in given.replace(",", " ").split()] + [*metadata, *more]:
         name, colon, limit = value.partition(":")
         key, equals, fact = value.partition("=")
         if equals and (metadata or not colon):
             if not metadata:
                 raise ConfigError(f"{value!r} stands alone; did you mean --metadata {value}?")
-            facts[key] = fact
+            if not key.strip():
+                raise ConfigError(f"--metadata {value!r} has no key before the =")
+            facts[key.strip()] = fact
             continue
         if not goodput:
             raise ConfigError(f"{value!r} is no option; see lpx bench serve --help")
@@ -299,19 +325,3 @@ def _sorted_values(
         except ValueError:
             raise ConfigError(f"--goodput {value!r} is no limit; write it as ttft:200, in milliseconds") from None
     return limits, facts
-
-
-def _save(reports: Sequence[LoadReport], folder: Path, filename: str | None, detailed: bool) -> list[Path]:
-    from lpx.bench.load.vllm_result import result_paths, vllm_result
-
-    written: list[Path] = []
-    paths = result_paths(reports, folder, filename)
-    for report, path in zip(reports, paths, strict=True):
-        try:
-            path.write_text(json.dumps(vllm_result(report, detailed), ensure_ascii=False, indent=2), "utf-8")
-        except OSError as error:
-            message = f"the result cannot be written to {path}: {error.strerror}"
-            report_failure(message, 1, OUTPUT_NOT_WRITTEN)
-        else:
-            written.append(path)
-    return written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -77,12 +78,23 @@ class ServerOptions:
 
     @property
     def base_url(self) -> str:
-        """Raises ConfigError for an address that is given twice."""
+        """Raises ConfigError for an address that is given twice, and for a host that is none."""
+        from lpx.bench.load.settings import wrong_host
+
         if self.url is not None:
             if self.host is not None or self.port is not None:
                 raise ConfigError("give either --url or --host and --port")
             return self.url
-        host = self.host or "127.0.0.1"
+        host = "127.0.0.1" if self.host is None else self.host.removeprefix("[").removesuffix("]")
+        if "@" in host:
+            raise ConfigError("--host holds a name or password; give the key with --api-key or LPX_API_KEY")
+        if "/" in host:
+            raise ConfigError(f"--host {host[:80]!r} is more than the name of a server; give an address with --url")
+        if re.fullmatch(r"[^:]*:\d*", host):
+            name, _, port = host.partition(":")
+            raise ConfigError(f"--host {host[:80]!r} holds a port; write --host {name or 'NAME'} --port {port or 'N'}")
+        if (wrong := wrong_host(host)) is not None:
+            raise ConfigError(f"--host: {wrong}; write a name, or a number such as 127.0.0.1")
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port or 8080}"
 
     def load_settings(self) -> dict[str, Any]:
@@ -102,13 +114,15 @@ class ServerOptions:
 def _json_object(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
+    from lpx.bench.load.settings import checked_object
+
     try:
         value = json.loads(text)
+    except RecursionError:
+        raise ConfigError("--extra-body is no JSON that servers take: it is nested too deeply") from None
     except ValueError as error:
         raise ConfigError(f"--extra-body is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"--extra-body is a JSON object such as '{{\"top_k\": 1}}', not {text}")
-    return value
+    return checked_object("--extra-body", value)
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
