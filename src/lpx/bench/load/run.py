@@ -23,7 +23,7 @@ from lpx.bench.load.timings import recounted, timings_of
 from lpx.bench.load.token_counter import TokenCounter, find_counter
 from lpx.bench.load.warnings import load_warnings
 from lpx.bench.measurement import Measurement, Subject
-from lpx.errors import ConfigError
+from lpx.shown_key import check_shown_key
 
 _TICK_S = 0.25
 _LATE_TICK_S = 0.02
@@ -48,10 +48,7 @@ Tell = Callable[[LoadProgress], None]
 
 def checked_key(given: str | None) -> str | None:
     """The given key, else that of `LPX_API_KEY` or `OPENAI_API_KEY`. Raises ConfigError for what cannot be one."""
-    key = given or os.environ.get("LPX_API_KEY") or os.environ.get("OPENAI_API_KEY") or None
-    if key is not None and not all("!" <= character <= "~" for character in key):
-        raise ConfigError("the API key holds characters that no key has; is there a space or a line end in it?")
-    return key
+    return check_shown_key(given or os.environ.get("LPX_API_KEY") or os.environ.get("OPENAI_API_KEY"))
 
 
 async def measure_load(
@@ -244,7 +241,7 @@ class _Load:
             answer = await _read(exchange)
         except RequestFailedError as error:
             self.ended_s = self.clock()
-            self.failures.append(Failure(number, error.kind, self.client.redacted(error.detail)))
+            self.failures.append(Failure(number, error.kind, error.detail))
             return None
         finally:
             self.running -= 1
