@@ -66,7 +66,7 @@ async def start_turn(connection: HTTPConnection, service: Service, wanted: ChatR
     call = service.call(connection, prefix, wanted.streams)
     timings = service.shows_timings(wanted.timings)
     try:
-        generation = Generation.start(engine, [prompt], params, call.id, service.latencies, grammar, timings)
+        generation = await Generation.start(engine, [prompt], params, call.id, service.latencies, grammar, timings)
     except ContextLengthError as exc:
         raise ContextLengthError(str(exc), param="messages") from None
     return ChatTurn(wanted, call, generation, plan, prompt)

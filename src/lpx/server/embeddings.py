@@ -43,7 +43,7 @@ async def embeddings(request: Request) -> Response:
         except ContextLengthError as exc:
             raise ContextLengthError(str(exc), param="input") from None
     call = service.call(request, "embd", False)
-    generation = Generation.start_embeddings(engine, prompts, wanted.engine_params(), call.id, service.latencies)
+    generation = await Generation.start_embeddings(engine, prompts, wanted.engine_params(), call.id, service.latencies)
     return await answer_json(
         request, call, generation, lambda choices: _body(wanted, call, engine, prompts, generation, choices)
     )

@@ -112,6 +112,8 @@ def describe(exc: BaseException) -> tuple[int, dict[str, Any], dict[str, str] | 
         return status, error_object(status, str(exc), type_=exc.error_type), None
     if isinstance(exc, LpxError) and exc.http_status == 503:
         return 503, error_object(503, "The engine has stopped and takes no requests. Restart the server."), None
+    if isinstance(exc, LpxError) and exc.http_status == 507:
+        return 507, error_object(507, str(exc), code="disk_full"), None
     log_exception(exc)
     return 500, error_object(500, "An internal error occurred. The server's log tells where."), None
 

@@ -49,7 +49,7 @@ async def start_generate(
     grammar = await engine.compile_grammar(params)
     call = service.call(connection, "gen", wanted.streams)
     timings = service.shows_timings(wanted.timings)
-    return call, Generation.start(engine, [prompt], params, call.id, service.latencies, grammar, timings)
+    return call, await Generation.start(engine, [prompt], params, call.id, service.latencies, grammar, timings)
 
 
 async def encode_given(engine: AsyncEngine, given: str | list[int], *, add_special: bool) -> list[int]:

@@ -59,7 +59,7 @@ async def completions(request: Request) -> Response:
     grammar = await engine.compile_grammar(params)
     call = service.call(request, "cmpl", wanted.streams)
     timings = service.shows_timings(wanted.timings)
-    generation = Generation.start(engine, prompts, params, call.id, service.latencies, grammar, timings)
+    generation = await Generation.start(engine, prompts, params, call.id, service.latencies, grammar, timings)
     answer = _Answer(wanted, prompts, engine, generation)
     if wanted.streams:
         writer = ChunkWriter(call, "text_completion", wanted, generation)
