@@ -8,13 +8,20 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+_NOT_REGULAR = "it is no regular file"
+
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file, open to be read. Raises OSError, whose `strerror` says what is wrong."""
-    file = _open(path)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "it is no regular file")
+    """A regular file for reading, never anything else. Raises OSError, whose `strerror` says what is wrong."""
+    return os.fdopen(regular_descriptor(path, os.O_RDONLY), "rb")
+
+
+def regular_descriptor(path: Path, flags: int, mode: int = 0o666) -> int:
+    """As `os.open`, for regular files only. Raises OSError, whose `strerror` says what is wrong."""
+    file = _open(path, flags, mode)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, _NOT_REGULAR)
     return file
 
 
@@ -29,16 +36,25 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
 
     A pipe that nobody writes to is empty, and not waited for; devices are refused.
     """
-    with _open(path) as file:
-        mode = os.fstat(file.fileno()).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            raise OSError(errno.EINVAL, "it is neither a file nor a pipe")
-        os.set_blocking(file.fileno(), True)
+    descriptor = _open(path, os.O_RDONLY)
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is neither a file nor a pipe")
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "rb") as file:
         return _read(file, most_bytes)
 
 
-def _open(path: Path) -> BinaryIO:
-    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+def _open(path: Path, flags: int, mode: int = 0o666) -> int:
+    try:
+        return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, mode)
+    except ValueError:  # of Python itself
+        raise OSError(errno.EINVAL, "the name holds what no name of a file can") from None
+    except OSError as exc:
+        if exc.errno in (errno.ENXIO, errno.ENODEV, errno.EISDIR):  # a pipe without a reader, a socket, a folder
+            raise OSError(exc.errno, _NOT_REGULAR) from None
+        raise
 
 
 def _read(file: BinaryIO, most_bytes: int) -> bytes:

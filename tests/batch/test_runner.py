@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import json
 import tracemalloc
 from collections import deque
@@ -137,7 +136,7 @@ def test_an_error_in_an_answer_of_200_is_no_success(run: Run) -> None:
 
 
 def test_waiting_as_told_uses_no_attempt_up(run: Run) -> None:
-    target = Told({"a": [*[failing(429, 0.0)] * 8, GOOD], "b": [failing(429, 99.0)]})
+    target = Told({"a": [*[failing(429, 0.01)] * 8, GOOD], "b": [failing(429, 99.0)]})
     first, second = run(target, ["a", "b"], retries=1, patience_s=10.0)
     assert (second["error"], second["lpx"]["attempts"]) == (None, 9)
     assert (first["response"]["status_code"], first["lpx"]["attempts"]) == (429, 2)  # more than anybody waits
@@ -278,9 +277,6 @@ def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
 
     with pytest.raises(TargetUnreachable, match="larger than"):
         from_server(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", flood)
-    packed = gzip.compress(b" " * 1_000_000)
-    with pytest.raises(TargetUnreachable, match="larger than"):
-        from_server(ok(packed, "content-encoding: gzip"))
 
 
 def test_a_byte_now_and_then_does_not_hold_an_attempt_open() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ import pytest
 
 from lpx.batch.errors import BatchFileError
 from lpx.batch.file_run import FilePlan, FileRun
+from lpx.batch.input_file import InputFile
 from lpx.batch.job import read_config
+from lpx.batch.standing import read_standing
 from lpx.errors import ConfigError
 from tests.batch.answer_server import batch_kills
 from tests.cli.conftest import COMMAND, Lpx
@@ -138,7 +141,7 @@ def test_the_config_form_works_as_it_is(lpx: Lpx, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ("nonsense", "no JSON"),
+        ("nonsense", "not valid JSON"),
         ("[]", "JSON object"),
         ('{"batchsize": 4}', "'batchsize'"),
         ('{"batch_size": 0}', "batch_size"),
@@ -192,3 +195,56 @@ def test_an_interrupt_finishes_what_runs(folder: Path, environment: dict[str, st
     assert got == list(range(len(got)))
     assert len(got) == server.answered
     assert f"{3000 - len(got)} missing" in told
+
+
+def special_files(folder: Path) -> list[Path]:
+    os.mkfifo(folder / "pipe")
+    (folder / "folder").mkdir()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "socket"))
+    listener.close()
+    return [folder / "pipe", folder / "folder", folder / "socket", Path("/dev/zero"), Path("/dev/tty"), Path("a\0b")]
+
+
+def test_what_is_no_file_is_refused_and_waited_for_by_nobody(folder: Path) -> None:
+    source = write(folder / "in.jsonl", {"prompt": "x"})
+    for odd in special_files(folder):
+        for use in (
+            lambda path: FileRun(FilePlan(path, folder / "out")),
+            lambda path: FileRun(FilePlan(source, folder / "out", log_file=path)),
+            lambda path: FileRun(FilePlan(source, path)),
+            lambda path: FileRun(FilePlan(source, path, resume=True)),
+            InputFile,
+            lambda path: read_standing(source, path),
+            read_config,
+        ):
+            with pytest.raises(BatchFileError):
+                use(odd)
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["a\\u0000b", "a\\ud800b"])
+@pytest.mark.parametrize("name", ["input_file", "output_file", "log_file", "url", "model"])
+def test_names_that_no_file_can_have_are_refused(folder: Path, name: str, text: str) -> None:
+    (folder / "batch.json").write_text(f'{{"{name}": "{text}"}}')
+    with pytest.raises(BatchFileError, match=f"{name} holds"):
+        read_config(folder / "batch.json")
+
+
+def test_the_summary_says_why_lines_failed(lpx: Lpx, folder: Path) -> None:
+    write(folder / "in.jsonl", {"prompt": "x"}, b"nonsense\n", {"prompt": "不行"}, {"prompt": "不行 2"})
+    server = batch_kills.AnswerServer()
+    where = ("-i", str(folder / "in.jsonl"), "--url", server.url)
+    told = lpx("batch", "run", *where, "-o", str(folder / "out"))
+    as_json = lpx("batch", "run", *where, "-o", str(folder / "out.2"), "--json")
+    wrong_key = lpx("batch", "run", *where, "-o", str(folder / "out.3"), LPX_BATCH_API_KEY="schlüssel")
+    server.shutdown()
+    server.server_close()
+    assert "  2 failed: never (status 400), such as line 3\n" in told.stderr
+    assert "  1 failed: invalid_json_line (status 400), such as line 2\n" in told.stderr
+    assert json.loads(as_json.stdout)["failures"] == [
+        {"code": "never", "status": 400, "count": 2, "line": 3},
+        {"code": "invalid_json_line", "status": 400, "count": 1, "line": 2},
+    ]
+    assert wrong_key.returncode == 2
+    assert "characters that no key has" in wrong_key.stderr.splitlines()[-1]

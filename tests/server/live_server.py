@@ -16,7 +16,7 @@ import uvicorn
 
 from lpx.engine.async_engine import AsyncEngine
 from lpx.server.app import create_app
-from lpx.server.http_protocol import QuietServer, bounded_protocol, run_on_new_loop
+from lpx.server.http_protocol import QuietServer, QuietWebSocketProtocol, bounded_protocol, run_on_new_loop
 from lpx.server.listen import bind_socket
 from lpx.server.settings import ServerSettings
 
@@ -43,7 +43,9 @@ class LiveServer:
         settings: ServerSettings | None = None,
         *,
         wait_ready: bool = True,
+        **more: Any,
     ) -> None:
+        """`more` is for uvicorn's `Config`."""
         self.engine = engine
         self.ends_idle = True
         self.listener = listener = bind_socket("127.0.0.1", 0)
@@ -53,12 +55,13 @@ class LiveServer:
         config = uvicorn.Config(
             self.app,
             http=bounded_protocol(self.app.state.service.settings),
-            ws="websockets-sansio",
+            ws=QuietWebSocketProtocol,
             ws_max_size=self.app.state.service.settings.max_body_bytes,
             ws_per_message_deflate=False,
             log_config=None,
             access_log=False,
             lifespan="on",
+            **more,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: QuietServer | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import select
 import stat
 import threading
 import time
@@ -16,6 +18,7 @@ import pytest
 
 from lpx.batch.store import StoredBatch, StoreLimits
 from lpx.errors import ConfigError
+from lpx.server import batch_queue
 from lpx.server.settings import Limits, ServerSettings
 from tests.engine.fake_executor import FakeExecutor
 from tests.server.conftest import fake_engine
@@ -152,7 +155,10 @@ def test_a_used_up_rate_is_waited_for_and_fails_no_line(serve: Serve) -> None:
     assert ended(client, batch).request_counts.completed == 2
 
 
-def test_a_key_that_is_taken_away_ends_its_batches(serve: Serve, tmp_path: Path) -> None:
+def test_a_key_that_is_taken_away_ends_its_batches(
+    serve: Serve, tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_queue, "_KEY_GRACE_S", 0.0)
     key_file = tmp_path / "keys"
     key_file.write_text("\n".join(KEYS))
     server = serve(api_key_file=key_file, batch_max_inflight=1)
@@ -163,10 +169,35 @@ def test_a_key_that_is_taken_away_ends_its_batches(serve: Serve, tmp_path: Path)
     server.app.state.service.reload_keys()
     store = server.app.state.service.batch_store
     eventually(lambda: not store.unfinished(), "the end of the batch")
+    eventually(lambda: not list((data_dir / "work").iterdir()), "an empty folder")
     key_file.write_text("\n".join(KEYS))
     server.app.state.service.reload_keys()
     done = client.batches.retrieve(batch.id)
     assert (done.status, done.errors.data[0].code) == ("failed", "invalid_api_key")
+
+
+def test_a_key_that_is_missing_for_a_moment_is_waited_for(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_queue, "_KEY_LOOK_S", 0.01)
+    key_file = tmp_path / "keys"
+    key_file.write_text("\n".join(KEYS))
+    server = serve(api_key_file=key_file, batch_max_inflight=1)
+    client = client_of(server, KEYS[0])
+    batch = start_batch(client, jsonl(*(chat_line(f"{index}", max_tokens=20) for index in range(60))))
+    eventually(lambda: client.batches.retrieve(batch.id).request_counts.completed >= 1, "a result")
+    key_file.write_text(KEYS[1])
+    server.app.state.service.reload_keys()
+    queue = server.app.state.batch_queue
+    eventually(lambda: queue._keyless_since and not queue._running, "the batch to rest")
+    other = client_of(server, KEYS[1])
+    assert ended(other, start_batch(other, jsonl(chat_line("a")))).status == "completed"
+    key_file.write_text("\n".join(KEYS))
+    server.app.state.service.reload_keys()
+    done = ended(client, batch)
+    assert (done.status, done.request_counts.completed) == ("completed", 60)
+    assert len(results(client, done.output_file_id)) == 60
+    assert queue._keyless_since == {}
 
 
 def test_requests_of_people_go_before_a_batch(serve: Serve) -> None:
@@ -305,6 +336,38 @@ def test_a_full_disk_is_told_and_the_server_goes_on(data_dir: Path, start: type[
     assert httpx.post(url + "/v1/files", files={"file": ("x", b"{}")}, **fields).status_code == 200
 
 
+def test_on_a_full_disk_files_can_be_deleted_and_nothing_is_left_half(data_dir: Path, start: type[Process]) -> None:
+    process = start(0, "slow", settings={"data_dir": str(data_dir)})
+    client = client_of(process.wait_ready())
+    batch = start_batch(client, jsonl(*(chat_line(f"{index}", max_tokens=2000) for index in range(50))))
+    one, two = (client.files.create(file=("x", b"{}"), purpose="batch") for _ in range(2))
+    eventually(lambda: client.batches.retrieve(batch.id).status == "in_progress", "the batch to run")
+    limits = resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (0, limits[1]))  # no file takes a byte more
+    for refused in (
+        lambda: client.batches.cancel(batch.id),
+        lambda: client.batches.create(input_file_id=one.id, endpoint="/v1/chat/completions", completion_window="24h"),
+        lambda: client.files.create(file=("x", b"{}"), purpose="batch"),
+    ):
+        with pytest.raises(openai.InternalServerError) as told:
+            refused()
+        assert (told.value.status_code, told.value.code) == (507, "disk_full")
+    client.files.delete(one.id)
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve(one.id)
+    with pytest.raises(openai.NotFoundError):
+        client.files.delete(one.id)
+    assert {file.id for file in client.files.list()} == {batch.input_file_id, two.id}
+    assert {path.name for path in (data_dir / "files").iterdir()} == {batch.input_file_id, two.id}
+    resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, limits)
+    client.batches.cancel(batch.id)
+    assert ended(client, batch).status == "cancelled"
+    process.process.kill()
+    process.wait()
+    client = client_of(start(0, "ok", settings={"data_dir": str(data_dir)}).wait_ready())
+    assert one.id not in {file.id for file in client.files.list()}
+
+
 def test_few_files_of_one_key_come_at_a_time(serve: Serve, data_dir: Path) -> None:
     server = serve()
     head = (
@@ -344,6 +407,43 @@ def test_broken_forms_are_refused(serve: Serve, data_dir: Path, body: bytes, con
     server = serve()
     answer = server.client.post("/v1/files", content=body, headers={"content-type": content_type})
     assert answer.status_code == 400, answer.text
+    assert list((data_dir / "files").iterdir()) == []
+
+
+_HEAD = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n'
+
+
+@pytest.mark.parametrize(
+    ("begin", "endless"),
+    [
+        (b"", b"\r\n"),
+        (b"", b"a preamble of many words\r\n"),
+        (_HEAD, b"X-Header: value\r\n"),
+        (_HEAD + b"X-Header: ", b"value"),
+        (_HEAD + b"X-", b"Header"),
+        (_HEAD + b"\r\n{}\r\n--b", b" "),
+        (_HEAD + b"\r\n{}\r\n--b--", b"\r\n"),
+        (_HEAD + b"\r\n{}\r\n--b--\r\n", b"an epilogue"),
+        (_HEAD + b"\r\n{}\r\n", b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n\r\n'),
+        (_HEAD.replace(b'; filename="x"', b"") + b"\r\n", b"a field"),
+    ],
+)
+def test_a_form_that_never_ends_is_refused(serve: Serve, data_dir: Path, begin: bytes, endless: bytes) -> None:
+    server = serve()
+    head = (
+        "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+        "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+    )
+    connection = server.raw(head.encode() + b"%x\r\n" % len(begin) + begin + b"\r\n" if begin else head.encode())
+    piece = (endless * 65_536)[:65_536]
+    answer, sent = b"", 0
+    while not answer and sent < 100_000_000:
+        connection.sendall(b"10000\r\n" + piece + b"\r\n")
+        sent += len(piece)
+        if select.select([connection], [], [], 0)[0]:
+            answer = connection.recv(65_536)
+    connection.close()
+    assert answer.split()[1] in (b"400", b"413"), answer
     assert list((data_dir / "files").iterdir()) == []
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lpx.engine.async_engine import AsyncEngine
+from lpx.server.streaming import dumps
 from tests.engine.fake_executor import BOS, FakeExecutor
 from tests.server.conftest import StartServer
 from tests.server.live_server import LiveServer, counted
@@ -247,3 +248,11 @@ def test_ignore_eos_and_min_tokens(start_server: StartServer) -> None:
     answer = complete(server, prompt="a", ignore_eos=True, max_tokens=5)
     assert answer["usage"]["completion_tokens"] == 5
     assert complete(server, prompt="a", min_tokens=3, max_tokens=9)["usage"]["completion_tokens"] == 4
+
+
+def test_a_large_answer_is_written_as_a_small_one(shared_server: LiveServer) -> None:
+    body = {"prompt": ["你好", "b"] * 6, "max_tokens": 3, "temperature": 0, "logprobs": 2}
+    answer = shared_server.post("/v1/completions", body)
+    assert answer.text == dumps(answer.json())
+    alone = shared_server.post("/v1/completions", {**body, "prompt": "你好"}).json()["choices"][0]
+    assert answer.json()["choices"][2] == {**alone, "index": 2}

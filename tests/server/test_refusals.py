@@ -250,6 +250,22 @@ def test_a_crowd_of_members_is_refused_before_it_is_parsed(shared_server: LiveSe
     assert error_of(named, 400)["param"] == "logit_bias"  # fewer are looked at
 
 
+@pytest.mark.parametrize(
+    ("items", "what"),
+    [
+        (b"1," * 1_000_001, "1000000 items"),
+        (b"[1]," * 50_001, "50000 lists"),
+        (b"{}," * 50_001, "50000 objects"),
+        ((b"[" * 50 + b"]" * 50 + b",") * 1_001, "50000 lists"),
+    ],
+)
+def test_a_crowd_of_anything_is_refused_before_it_is_parsed(shared_server: LiveServer, items: bytes, what: str) -> None:
+    error = error_of(post_raw(shared_server, b'{"prompt": [' + items + b"1]}"), 400)
+    assert f"more than {what}" in error["message"]
+    echoed = post_raw(shared_server, b'{"prompt": "' + items[:100] + b'", "max_tokens": 0, "echo": true}')
+    assert echoed.json()["choices"][0]["text"].encode() == items[:100]
+
+
 def test_colons_inside_strings_are_no_members(shared_server: LiveServer) -> None:
     body = {"prompt": '{"a": 1}' * 60_000, "max_tokens": 1}
     assert "context" in error_of(shared_server.post(COMPLETIONS, body), 400)["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import subprocess
@@ -11,8 +12,10 @@ import httpx
 import pytest
 
 from lpx.errors import ConfigError
+from lpx.server import http_protocol
 from lpx.server.settings import Tls
-from tests.server.live_server import PATIENCE_S
+from tests.server.conftest import fake_engine
+from tests.server.live_server import PATIENCE_S, LiveServer
 from tests.server.server_process import Process
 
 
@@ -87,3 +90,18 @@ def test_files_that_cannot_be_used_end_the_start_at_once(
 def test_options_that_do_not_go_together_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         Tls(**options)  # type: ignore[arg-type]
+
+
+def test_a_handshake_that_does_not_go_on_is_ended(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "TLS_HANDSHAKE_S", 0.2)
+    tls = {"ssl_certfile": str(files / "cert.pem"), "ssl_keyfile": str(files / "key.pem")}
+    server = LiveServer(fake_engine(), wait_ready=False, **tls)
+    try:
+        for begun in (b"", b"\x16\x03\x01\x02\x00\x01"):
+            with server.raw(begun) as slow, contextlib.suppress(ConnectionResetError):
+                assert slow.recv(100) == b""
+        context = ssl.create_default_context(cafile=str(files / "cert.pem"))
+        with httpx.Client(base_url=f"https://127.0.0.1:{server.port}", verify=context, trust_env=False) as client:
+            assert client.get("/health/live").status_code == 200
+    finally:
+        server.close()

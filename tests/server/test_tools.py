@@ -281,3 +281,17 @@ def test_a_template_without_tools_is_told_of_them_in_words() -> None:
 def test_ids_are_what_strict_templates_take(serve: Callable[..., LiveServer]) -> None:
     calls = itertools.chain.from_iterable(answer(serve(CALL))["message"]["tool_calls"] for _ in range(2))
     assert all(len(call["id"]) == 9 and call["id"].isalnum() for call in calls)
+
+
+def test_tools_whose_arguments_never_end_are_refused_by_name(shared_server: LiveServer) -> None:
+    tool = {"type": "function", "function": {"name": "endless", "parameters": {"$ref": "#"}}}
+    for choice in ("auto", "required", {"type": "function", "function": {"name": "endless"}}):
+        answer = shared_server.post(
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}], "tools": [tool], "tool_choice": choice},
+        )
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+        assert "endless" in answer.json()["error"]["message"]
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}}
+    answer = shared_server.post("/v1/completions", {"prompt": "a", "response_format": form})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -88,3 +89,14 @@ def test_sizes_are_those_of_the_key(
         assert receive(socket)["status"] == status
         send(socket, "start", "b", prompt="x", max_tokens=2)
         assert until_done(socket, "b")["b"][-1]["type"] == "done"
+
+
+def test_a_refusal_is_no_error_in_the_log(
+    start_server: StartServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = keyed(start_server, tmp_path, "")
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"origin": "https://evil.example"}, {"host": "evil"}):
+        with pytest.raises(InvalidStatus), connected(server, additional_headers=headers):
+            pass
+    eventually(lambda: not server.server.server_state.tasks, "the end of all of them")
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

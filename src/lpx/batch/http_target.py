@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+from dataclasses import replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -12,15 +14,18 @@ from lpx.addresses import without_secrets
 from lpx.batch.errors import BatchFileError, TargetGone, TargetUnreachable
 from lpx.batch.json_text import json_line, read_json
 from lpx.batch.line_request import LineRequest
+from lpx.batch.result_line import error_of
 from lpx.batch.target import Answer
-from lpx.bearer_key import check_bearer_key
+from lpx.shown_key import check_shown_key, json_without_key, without_key
 
 if TYPE_CHECKING:
     import httpx
 
 MAX_ANSWER_BYTES = 64 << 20
 _LONGEST_SHOWN = 2000  # characters of an answer that is no JSON
+_LONGEST_DATE = 64  # characters of a Retry-After
 _TRIES = 3  # of the first look
+_LOOK_S = 30.0  # for each of them
 
 
 class HttpTarget:
@@ -36,16 +41,17 @@ class HttpTarget:
         timeout_s: float = 600.0,
     ) -> None:
         """`url` is the server, with or without `/v1`; `model` is for lines that name none; `timeout_s` bounds each
-        attempt as a whole. Raises `BatchFileError`, and `ConfigError` for a key that cannot be one.
+        attempt as a whole. Raises `ConfigError` for an address or a key that cannot be one.
         """
         import httpx
 
         self._base = _base_url(url)
         self._model = model
-        headers = {"content-type": "application/json"}
-        if api_key:
-            check_bearer_key(api_key)
-            headers["authorization"] = f"Bearer {api_key}"
+        self._key = check_shown_key(api_key)
+        # A few bytes of a packed answer can hold gigabytes, so none is asked for, and none is unpacked.
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        if self._key is not None:
+            headers["authorization"] = f"Bearer {self._key}"
         self._timeout_s = timeout_s
         self._client = httpx.AsyncClient(
             headers=headers,
@@ -64,14 +70,12 @@ class HttpTarget:
 
         Raises `TargetGone`.
         """
-        import httpx
-
         for last in (False,) * (_TRIES - 1) + (True,):
             try:
-                answer = await self._client.get(f"{self._base}/v1/models")
-            except httpx.HTTPError as exc:
+                answer, data = await self._exchange("GET", "/v1/models", None, {}, min(self._timeout_s, _LOOK_S))
+            except TargetUnreachable as exc:
                 if last:
-                    raise TargetGone(f"the server {self._base} does not answer: {_reason(exc)}") from None
+                    raise TargetGone(f"the server {self._base} does not answer: {exc}") from None
                 continue
             if answer.status_code in (401, 403):
                 raise TargetGone(
@@ -79,38 +83,53 @@ class HttpTarget:
                     "OPENAI_API_KEY, or with --api-key"
                 )
             if self._model is None and answer.status_code == 200:
-                self._model = _only_model(answer)
+                self._model = _only_model(data)
             if answer.status_code < 500:
                 break
         return self._model
 
     async def send(self, request: LineRequest, request_id: str) -> Answer:
-        import httpx
-
         body = request.body
         if self._model is not None and body.get("model") is None:
             body = {**body, "model": self._model}
-        asking = self._ask(self._base + request.url, json_line(body), {"x-request-id": request_id})
-        try:
-            answer, data = await asyncio.wait_for(asking, self._timeout_s)
-        except asyncio.TimeoutError:
-            raise TargetUnreachable("it took too long") from None
-        except httpx.HTTPError as exc:
-            raise TargetUnreachable(_reason(exc)) from None
+        answer, data = await self._exchange(
+            "POST", request.url, json_line(body), {"x-request-id": request_id}, self._timeout_s
+        )
         try:
             parsed = read_json(data)
         except ValueError:
             if answer.status_code == 200:
                 raise TargetUnreachable("the answer is no JSON, or was cut off") from None
-            parsed = data.decode("utf-8", "replace")[:_LONGEST_SHOWN]
-        given = answer.headers.get("x-request-id", request_id)
-        return Answer(answer.status_code, parsed, given, retry_after_s(answer.headers.get("retry-after")))
+            parsed = without_key(data.decode("utf-8", "replace"), self._key)[:_LONGEST_SHOWN]
+        given = without_key(answer.headers.get("x-request-id", request_id), self._key)
+        result = Answer(answer.status_code, parsed, given, retry_after_s(answer.headers.get("retry-after")))
+        if self._key is None or error_of(result) is None:
+            return result
+        return replace(result, body=json_without_key(parsed, self._key))
 
-    async def _ask(self, url: str, body: bytes, headers: dict[str, str]) -> tuple[httpx.Response, bytes]:
-        """The answer, read piece by piece, since a server may send without end."""
+    async def _exchange(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str], timeout_s: float
+    ) -> tuple[httpx.Response, bytes]:
+        """An answer of any status, whole, in bounded time and room. Raises `TargetUnreachable`."""
+        import httpx
+
+        asking = self._read_answer(self._client.stream(method, self._base + path, content=body, headers=headers))
+        try:
+            return await asyncio.wait_for(asking, timeout_s)
+        except asyncio.TimeoutError:
+            raise TargetUnreachable("it took too long") from None
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as exc:
+            raise TargetUnreachable(_reason(exc)) from None
+
+    async def _read_answer(
+        self, asking: contextlib.AbstractAsyncContextManager[httpx.Response]
+    ) -> tuple[httpx.Response, bytes]:
+        """Piece by piece, since a server may send without end."""
         pieces, size = [], 0
-        async with self._client.stream("POST", url, content=body, headers=headers) as answer:
-            async for piece in answer.aiter_bytes():
+        async with asking as answer:
+            if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
+                raise TargetUnreachable("the answer is packed (Content-Encoding), which was not asked for")
+            async for piece in answer.aiter_raw():
                 size += len(piece)
                 if size > MAX_ANSWER_BYTES:
                     raise TargetUnreachable(f"the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB")
@@ -119,18 +138,21 @@ class HttpTarget:
 
 
 def retry_after_s(value: str | None, now: datetime | None = None) -> float | None:
-    """Seconds that a `Retry-After` header asks for, as a number or a date; None where there is none to use."""
-    if value is None:
+    """Seconds that a `Retry-After` header asks for, as a number or a date; None where there is none to use.
+
+    They may be any number: whoever waits decides what is too long.
+    """
+    if value is None or len(value) > _LONGEST_DATE:
         return None
     if re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?\s*", value, re.ASCII):
         return float(value)
     try:
         when = parsedate_to_datetime(value)
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=timezone.utc)
+        return max(0.0, (when - (now or datetime.now(timezone.utc))).total_seconds())
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=timezone.utc)
-    return max(0.0, (when - (now or datetime.now(timezone.utc))).total_seconds())
 
 
 def _base_url(url: str) -> str:
@@ -148,9 +170,9 @@ def _base_url(url: str) -> str:
     return str(parsed).rstrip("/").removesuffix("/v1")
 
 
-def _only_model(answer: httpx.Response) -> str | None:
+def _only_model(data: bytes) -> str | None:
     try:
-        listed: Any = answer.json()
+        listed: Any = read_json(data)
         names = [each["id"] for each in listed["data"]]
     except (ValueError, KeyError, TypeError):
         return None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import codecs
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lpx.batch.errors import BatchFileError
+from lpx.batch.json_text import read_json
 from lpx.regular_file import read_bounded
 
 Order = Literal["input", "completion"]
 ORDERS: tuple[str, ...] = get_args(Order)
-_MOST_BYTES = 1 << 20
+_MAX_CONFIG_BYTES = 1 << 20
+_NEVER_IN_NAMES = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class BatchConfig:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise BatchFileError(f"{name} must be a text, not {value!r}")
+            if value is not None and _NEVER_IN_NAMES.search(value):
+                raise BatchFileError(f"{name} holds a NUL or half a surrogate pair, which no name can: {value!r}")
         if self.order is not None and self.order not in ORDERS:
             raise BatchFileError(f"order must be one of {', '.join(ORDERS)}, not {self.order!r}")
 
@@ -44,11 +49,11 @@ class BatchConfig:
 def read_config(path: Path) -> BatchConfig:
     """A config file of JSON. Raises `BatchFileError` that names the key."""
     try:
-        value: Any = json.loads(read_bounded(path, _MOST_BYTES).decode("utf-8-sig"))
+        value: Any = read_json(read_bounded(path, _MAX_CONFIG_BYTES).removeprefix(codecs.BOM_UTF8))
     except OSError as exc:
         raise BatchFileError(f"the config {path} cannot be read: {exc.strerror}") from None
-    except (ValueError, RecursionError) as exc:
-        raise BatchFileError(f"the config {path} is no JSON: {exc}") from None
+    except ValueError as exc:
+        raise BatchFileError(f"the config {path} cannot be used: it is {exc}") from None
     if not isinstance(value, dict):
         raise BatchFileError(f"the config {path} must be a JSON object")
     known = [field.name for field in fields(BatchConfig)]

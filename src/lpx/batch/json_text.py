@@ -6,22 +6,32 @@ import json
 import math
 from typing import Any
 
+from lpx.json_depth import is_nested_deeper
+
+MAX_DEPTH = 200  # far from where the interpreter's own stack ends, which what is written around a value comes closer to
 # Legal in JSON text, but line ends to readers that split on all of Unicode's.
 _LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
 def read_json(data: bytes) -> Any:
-    """Strict JSON: UTF-8, no key twice, no NaN, no number beyond a double. Raises `ValueError` with the reason."""
+    """Strict JSON: UTF-8, no key twice, no NaN, no number beyond a double, at most `MAX_DEPTH` levels.
+
+    Raises `ValueError` with the reason.
+    """
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as exc:
         raise ValueError(f"not UTF-8 (byte {exc.start + 1}); save the file as UTF-8") from None
+    if is_nested_deeper(text, MAX_DEPTH):
+        raise ValueError(f"JSON that is nested deeper than {MAX_DEPTH} levels, or whose brackets do not match")
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except json.JSONDecodeError as exc:
         raise ValueError(f"not valid JSON: {exc.msg} at column {exc.colno}") from None
-    except RecursionError:
-        raise ValueError("JSON that is nested too deep") from None
+    except ValueError as exc:
+        if "integer string conversion" in str(exc):  # the interpreter's own words for thousands of digits
+            raise ValueError("JSON with a number that is too long") from None
+        raise
 
 
 def json_line(value: Any) -> bytes:

@@ -42,10 +42,7 @@ def request_of(line: Line, endpoint: str | None = None) -> LineRequest:
     try:
         value = read_json(line.data)
     except ValueError as exc:
-        reason = str(exc)
-        if "integer string conversion" in reason:  # the interpreter's own words for thousands of digits
-            reason = "JSON with a number that is too long"
-        raise LineError(f"The line is {reason}.", "invalid_json_line") from None
+        raise LineError(f"The line is {exc}.", "invalid_json_line") from None
     if not isinstance(value, dict):
         raise LineError("The line must be a JSON object.", "invalid_json_line")
     custom_id = value.get("custom_id")

@@ -11,6 +11,7 @@ from time import monotonic
 from lpx.batch.errors import BatchFileError
 from lpx.batch.progress import Progress
 from lpx.batch.runner import Finished
+from lpx.regular_file import regular_descriptor
 
 _PROGRESS_EVERY_S = 10.0
 
@@ -24,7 +25,7 @@ class RunLog:
         self._next_progress = monotonic() + _PROGRESS_EVERY_S
         if path is not None:
             try:
-                self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._file = regular_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             except OSError as exc:
                 raise BatchFileError(f"the log {path} cannot be written: {exc.strerror}") from None
 

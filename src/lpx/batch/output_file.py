@@ -20,6 +20,7 @@ from time import sleep
 from lpx.batch.errors import BatchFileError, OutputWriteError
 from lpx.batch.input_file import InputFile
 from lpx.batch.result_line import HEAD, Trace, trace_of
+from lpx.regular_file import regular_descriptor
 from lpx.store.atomic import sync_folder
 
 _NOWHERE = 2**64 - 1  # of a line that has no result yet
@@ -215,7 +216,7 @@ def open_output(path: Path, *, resume: bool, source: InputFile | None = None, mo
 
     Raises `BatchFileError` when there is one without `resume`, when another run has it, or when it is no file.
     """
-    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_APPEND
     try:
         path = path.resolve()  # what a link means is written and put in order, not the link
         if path.is_symlink():  # a loop: some versions of Python say so, others leave it as it is
@@ -225,7 +226,7 @@ def open_output(path: Path, *, resume: bool, source: InputFile | None = None, mo
     while True:
         is_new = not (resume and path.exists())
         try:
-            file = os.open(path, flags | (os.O_CREAT | os.O_EXCL if is_new else 0), mode)
+            file = regular_descriptor(path, flags | (os.O_CREAT | os.O_EXCL if is_new else 0), mode)
         except FileExistsError:
             if resume:
                 continue  # another run has just made it
@@ -236,8 +237,6 @@ def open_output(path: Path, *, resume: bool, source: InputFile | None = None, mo
             raise BatchFileError(f"the output {path} cannot be written: {exc.strerror}") from None
         status = os.fstat(file)
         try:
-            if not stat.S_ISREG(status.st_mode):
-                raise BatchFileError(f"the output {path} is no regular file; it must be one, to be resumed")
             if source is not None and (status.st_dev, status.st_ino) == source.identity:
                 raise BatchFileError(f"the output {path} is the input: name another file")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from lpx.batch.failures import Failures
+
 
 @dataclass(slots=True)
 class Progress:
@@ -17,6 +19,7 @@ class Progress:
     failed_before: int = 0  # of these
     succeeded: int = 0  # in this run
     failed: int = 0  # in this run
+    failures: Failures = field(default_factory=Failures)  # of these
     in_flight: int = 0
     retries: int = 0  # attempts beyond the first
     prompt_tokens: int = 0
@@ -74,6 +77,7 @@ class Progress:
             "failed": self.failed,
             "done_before": self.done_before,
             "failed_before": self.failed_before,
+            "failures": self.failures.as_json(),
             "remaining": self.remaining,
             "skipped_blank": self.blank,
             "retries": self.retries,

@@ -29,7 +29,8 @@ _GONE_AFTER = 10  # lines in a row that nobody answered, all attempts used up; o
 class RunSettings:
     max_inflight: int = 16  # requests at once
     retries: int = 3  # attempts after the first
-    # How long one line may wait in all because the server says when to come again; such waits are no retries.
+    # How long one line may wait in all because the server says when to come again; such waits are no retries, unless
+    # they are shorter than our own.
     patience_s: float = 600.0
     endpoint: str | None = None  # every line must be for it
     backoff: Backoff = field(default_factory=Backoff)
@@ -48,6 +49,10 @@ class Finished:
     total_ms: float
 
 
+class _StoppedWaiting(Exception):
+    """The run was stopped while a line waited for its next attempt: it has no result yet."""
+
+
 class BatchRun:
     """Runs once. `stop` and `stop_now` may be called on its event loop at any time."""
 
@@ -61,7 +66,7 @@ class BatchRun:
         on_finished: Callable[[Finished], None] = lambda _: None,
     ) -> None:
         self.progress = progress
-        self.stopped = False
+        self._stopping = asyncio.Event()
         self._source = source
         self._output = output
         self._target = target
@@ -72,13 +77,17 @@ class BatchRun:
         self._not_before = 0.0  # monotonic; the server asked all to wait
         self._unanswered = 0  # lines in a row
 
+    @property
+    def stopped(self) -> bool:
+        return self._stopping.is_set()
+
     def stop(self) -> None:
-        """Begin nothing more; what runs is finished."""
-        self.stopped = True
+        """Begin nothing more; what a target has is finished, and what waits for another attempt is left undone."""
+        self._stopping.set()
 
     def stop_now(self) -> None:
         """End what runs; it has no results, and is done by the next run."""
-        self.stopped = True
+        self._stopping.set()
         for worker in self._workers:
             worker.cancel()
 
@@ -112,6 +121,8 @@ class BatchRun:
             self.progress.in_flight += 1
             try:
                 await self._do(line)
+            except _StoppedWaiting:
+                return
             finally:
                 self.progress.in_flight -= 1
 
@@ -147,12 +158,13 @@ class BatchRun:
 
     async def _attempt(self, request: LineRequest, name: str) -> tuple[int, float, Answer | TargetUnreachable]:
         """Attempts made, milliseconds of the last one, and how it ended."""
+        backoff = self._settings.backoff
         count = retries = 0
         waited = 0.0
         result: Answer | TargetUnreachable
         while True:
             while (wait := self._not_before - monotonic()) > 0:
-                await asyncio.sleep(wait)
+                await self._pause(wait)
             count += 1
             begun = perf_counter()
             try:
@@ -164,18 +176,29 @@ class BatchRun:
                 if not is_worth_a_retry(result.status):
                     return count, last_ms, result
                 asked = result.retry_after_s
-                if asked is not None and waited + asked <= self._settings.patience_s and self._settings.retries:
-                    waited += max(asked, 0.05)
+                if asked is not None and self._is_worth_waiting(asked, waited):
                     self._not_before = max(self._not_before, monotonic() + asked)
                     self.progress.retries += 1
-                    # Not all at once when the time has come.
-                    await asyncio.sleep(max(asked, 0.05) + self._settings.backoff.pause_s(1) / 2)
+                    pause = asked + backoff.pause_s(1) / 2  # not all at once when the time has come
+                    waited += pause
+                    await self._pause(pause)
                     continue
             if retries >= self._settings.retries:
                 return count, last_ms, result
             retries += 1
             self.progress.retries += 1
-            await asyncio.sleep(self._settings.backoff.pause_s(retries))
+            await self._pause(backoff.pause_s(retries))
+
+    def _is_worth_waiting(self, asked: float, waited: float) -> bool:
+        """Whether to come again when the server says. A wait of nothing would be no bound on how often."""
+        settings = self._settings
+        return bool(settings.retries) and settings.backoff.first_s <= asked <= settings.patience_s - waited
+
+    async def _pause(self, seconds: float) -> None:
+        """Raises `_StoppedWaiting` when the run is stopped before or meanwhile."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+            raise _StoppedWaiting
 
     def _write(self, line: Line, data: bytes) -> None:
         self._output.append(line.index, data)
@@ -187,6 +210,7 @@ class BatchRun:
             self.progress.succeeded += 1
         else:
             self.progress.failed += 1
+            self.progress.failures.note(error, status, line.number)
         self._on_finished(Finished(line.index, line.number, custom_id, status, error, attempts, total_ms))
 
     async def _sync_by_time(self) -> None:

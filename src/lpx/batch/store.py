@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import secrets
 import sqlite3
@@ -27,6 +28,8 @@ from typing import Any
 from lpx.errors import ConfigError, InvalidRequestError, LpxError, QueueFullError
 from lpx.private_folder import make_private_folder
 
+logger = logging.getLogger("lpx.server")
+
 Row = dict[str, Any]
 
 UNFINISHED = ("validating", "in_progress", "finalizing", "cancelling")
@@ -41,6 +44,12 @@ CREATE TABLE IF NOT EXISTS batches (
 CREATE INDEX IF NOT EXISTS batches_of_owner ON batches (owner, created_at);
 CREATE INDEX IF NOT EXISTS batches_by_status ON batches (status, created_at);
 """
+# Files that were deleted while the disk was full: their texts are gone, and their rows go when there is room.
+_GONE_SCHEMA = """
+PRAGMA temp_store=MEMORY;
+CREATE TEMP TABLE gone (id TEXT PRIMARY KEY);
+"""
+_NOT_GONE = "id NOT IN (SELECT id FROM gone)"
 
 
 class StoreFull(LpxError):
@@ -49,6 +58,16 @@ class StoreFull(LpxError):
     help_code = "LPX-E012"
     http_status = 413
     error_type = "invalid_request_error"
+
+
+class StoreUnwritable(LpxError):
+    """The disk takes nothing more; what is kept is whole, and nothing has changed."""
+
+    help_code = "LPX-E012"
+    http_status = 507
+
+    def __init__(self) -> None:
+        super().__init__("There is no room on the server's disk, and nothing was changed: delete files first.")
 
 
 class NotThere(LpxError):
@@ -128,6 +147,9 @@ class BatchStore:
             self.owner_secret = _secret(folder / "owners.key")
             self._database = self._open_database(folder / "batches.sqlite3")
             self._sweep()
+        except OSError as exc:
+            os.close(self._lock)
+            raise ConfigError(f"the data folder {folder} cannot be used: {exc.strerror}") from None
         except BaseException:
             os.close(self._lock)
             raise
@@ -139,7 +161,7 @@ class BatchStore:
             database.row_factory = sqlite3.Row
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=FULL")
-            database.executescript(_SCHEMA)
+            database.executescript(_SCHEMA + _GONE_SCHEMA)
         except (sqlite3.Error, OSError) as exc:
             raise ConfigError(f"the database {path} cannot be used: {exc}") from None
         return database
@@ -191,7 +213,7 @@ class BatchStore:
     def add_file(
         self, name: str, part: Path, *, owner: str, purpose: str, filename: str, keep_s: int | None = None
     ) -> StoredFile:
-        """Take over a text that is whole and synced. Raises `StoreFull`, and then the text is gone."""
+        """Take over a text that is whole and synced. Raises `StoreFull` and `StoreUnwritable`, and the text is gone."""
         size = part.stat().st_size
         now = int(time.time())
         kept = StoredFile(name, owner, purpose, filename, size, now, now + (keep_s or self.limits.keep_s))
@@ -207,7 +229,7 @@ class BatchStore:
             part.replace(self._files / name)
             marks = ", ".join(f":{each.name}" for each in fields(StoredFile))
             try:
-                self._database.execute(f"INSERT OR REPLACE INTO files VALUES ({marks})", asdict(kept))
+                self._write(f"INSERT OR REPLACE INTO files VALUES ({marks})", asdict(kept))
             except BaseException:  # a text that no row names would never be deleted
                 (self._files / name).unlink(missing_ok=True)
                 raise
@@ -217,7 +239,8 @@ class BatchStore:
         """Raises `NotThere`."""
         with self._mutex:
             row = self._database.execute(
-                "SELECT * FROM files WHERE id = ? AND owner = ? AND (expires_at IS NULL OR expires_at > ?)",
+                f"SELECT * FROM files WHERE id = ? AND owner = ? AND (expires_at IS NULL OR expires_at > ?) "
+                f"AND {_NOT_GONE}",
                 (name, owner, int(time.time())),
             ).fetchone()
         if row is None:
@@ -231,14 +254,14 @@ class BatchStore:
         self, owner: str, *, limit: int, after: str | None = None, purpose: str | None = None, newest_first: bool = True
     ) -> tuple[list[StoredFile], bool]:
         """A page, and whether there are more. Raises `NotThere` for an unknown `after`."""
-        conditions, values = ["(expires_at IS NULL OR expires_at > ?)"], [int(time.time())]
+        conditions, values = ["(expires_at IS NULL OR expires_at > ?)", _NOT_GONE], [int(time.time())]
         if purpose is not None:
             conditions, values = [*conditions, "purpose = ?"], [*values, purpose]  # type: ignore[list-item]
         rows, more = self._page("files", owner, limit, after, newest_first, conditions, values)
         return [StoredFile(**row) for row in rows], more
 
     def delete_file(self, name: str, owner: str) -> None:
-        """Raises `NotThere`, and `InvalidRequestError` while a batch reads it."""
+        """Works on a full disk, too. Raises `NotThere`, and `InvalidRequestError` while a batch reads it."""
         with self._mutex:
             self.file(name, owner)
             for batch in self.unfinished():
@@ -247,13 +270,25 @@ class BatchStore:
             self._forget(name)
 
     def _forget(self, name: str) -> None:
-        self._database.execute("DELETE FROM files WHERE id = ?", (name,))
+        try:
+            self._write("DELETE FROM files WHERE id = ?", (name,))
+        except StoreUnwritable:  # its text makes room, though perhaps not enough to write that it is gone
+            self._database.execute("INSERT OR IGNORE INTO gone VALUES (?)", (name,))
         (self._files / name).unlink(missing_ok=True)
+
+    def _write(self, statement: str, values: Any = ()) -> None:
+        """One change, of which all is on the disk or nothing. Raises `StoreUnwritable`."""
+        try:
+            self._database.execute(statement, values)
+        except sqlite3.OperationalError as exc:
+            logger.error("the database %s cannot be written: %s", self.folder, exc)
+            raise StoreUnwritable from None
 
     # --- batches ---
 
     def add_batch(self, batch: StoredBatch) -> None:
-        """Raises `StoreFull` when the owner has too many unfinished ones, `NotThere` when its input is gone."""
+        """Raises `StoreFull` when the owner has too many unfinished ones, `NotThere` when its input is gone, and
+        `StoreUnwritable`."""
         with self._mutex:
             self.file(batch.input_file_id, batch.owner)
             marks = ", ".join("?" * len(UNFINISHED))
@@ -289,7 +324,10 @@ class BatchStore:
         return [_batch(row["record"]) for row in rows]
 
     def change(self, name: str, owner: str, *, unless: tuple[str, ...] = (), **changes: Any) -> StoredBatch:
-        """Write changed fields, but not if the batch is in one of the states `unless`; the batch as it is then."""
+        """Write changed fields, but not if the batch is in one of the states `unless`; the batch as it is then.
+
+        Raises `NotThere` and `StoreUnwritable`.
+        """
         with self._mutex:
             batch = self.batch(name, owner)
             if batch.status in unless:
@@ -303,7 +341,7 @@ class BatchStore:
         return self._work / f"{batch.id}.jsonl"
 
     def _put(self, batch: StoredBatch) -> None:
-        self._database.execute(
+        self._write(
             "INSERT OR REPLACE INTO batches (rowid, id, owner, status, created_at, record) VALUES "
             "((SELECT rowid FROM batches WHERE id = :id), :id, :owner, :status, :created_at, :record)",
             {
@@ -318,22 +356,26 @@ class BatchStore:
     # --- upkeep ---
 
     def expire(self) -> None:
-        """Forget what is past its time and nobody reads."""
+        """Forget what is past its time and nobody reads. Raises `StoreUnwritable`."""
         now = int(time.time())
         with self._mutex:
+            for row in self._database.execute("SELECT id FROM gone").fetchall():
+                self._write("DELETE FROM files WHERE id = ?", (row["id"],))
+                self._database.execute("DELETE FROM gone WHERE id = ?", (row["id"],))
             in_use = {batch.input_file_id for batch in self.unfinished()}
             for row in self._database.execute("SELECT id FROM files WHERE expires_at <= ?", (now,)).fetchall():
                 if row["id"] not in in_use:
                     self._forget(row["id"])
             marks = ", ".join("?" * len(UNFINISHED))
-            self._database.execute(
+            self._write(
                 f"DELETE FROM batches WHERE created_at <= ? AND status NOT IN ({marks})",
                 (now - self.limits.keep_s, *UNFINISHED),
             )
 
     def _sweep(self) -> None:
         """After a kill: texts without a row, rows without a text, results of batches that have ended."""
-        self.expire()
+        with contextlib.suppress(StoreUnwritable):  # a full disk keeps nobody from reading and deleting
+            self.expire()
         known = {row["id"] for row in self._database.execute("SELECT id FROM files").fetchall()}
         present = set()
         for path in self._files.iterdir():
@@ -351,7 +393,7 @@ class BatchStore:
     def _usage(self, owner: str) -> tuple[int, int]:
         with self._mutex:
             count, stored = self._database.execute(
-                "SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE owner = ?", (owner,)
+                f"SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE owner = ? AND {_NOT_GONE}", (owner,)
             ).fetchone()
         return count, stored
 
@@ -402,7 +444,10 @@ def _batch(record: str) -> StoredBatch:
 
 
 def _lock(folder: Path) -> int:
-    file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise ConfigError(f"the data folder {folder} cannot be used: {exc.strerror}") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from lpx.batch.progress import Progress
     from lpx.batch.runner import RunSettings
 
+_SHOWN_REASONS = 8  # of failures, in the summary for people
+
 app = typer.Typer(help="Answer every line of a file.", no_args_is_help=True)
 
 _Input = Annotated[
@@ -245,6 +247,12 @@ def _print_summary(progress: Progress, output: Path, as_json: bool) -> None:
         f"{progress.tokens_per_second:.0f} tokens/s -> {output}",
         file=sys.stderr,
     )
+    shown = progress.failures.largest(_SHOWN_REASONS)
+    for reason in shown:
+        status = "no answer" if reason.status is None else f"status {reason.status}"
+        print(f"  {reason.count} failed: {reason.code} ({status}), such as line {reason.line}", file=sys.stderr)
+    if left := progress.failed - sum(reason.count for reason in shown):
+        print(f"  {left} failed for other reasons; each is in the output as `error`", file=sys.stderr)
 
 
 class _Bar:

@@ -11,8 +11,8 @@ from fastapi.responses import Response
 
 from lpx.errors import InvalidRequestError
 from lpx.server.answer_blocks import Block, BlockEnd, BlockEvent, Blocks, BlockStart, blocks_of, read, rest
-from lpx.server.chat_turn import ChatTurn, encode_turn, renamed, start_turn
-from lpx.server.errors import anthropic_error, anthropic_response
+from lpx.server.chat_turn import ChatTurn, encode_turn, start_turn
+from lpx.server.errors import anthropic_error, anthropic_response, renamed
 from lpx.server.generation import Choice, Generation
 from lpx.server.limits import read_request
 from lpx.server.schemas import ChatRequest

@@ -25,7 +25,7 @@ from lpx.batch.output_file import OutputFile, open_output
 from lpx.batch.progress import Progress
 from lpx.batch.results import Split, split_results, unanswered_lines
 from lpx.batch.runner import BatchRun, RunSettings
-from lpx.batch.store import BatchStore, NotThere, StoredBatch
+from lpx.batch.store import BatchStore, NotThere, StoredBatch, StoreUnwritable
 from lpx.batch.target import Answer
 from lpx.errors import LpxError
 from lpx.server.caller import Caller
@@ -45,6 +45,8 @@ _LOOK_S = 0.25  # between looks whether others are answered
 _UPKEEP_S = 600.0
 _REST_S = 30.0  # after a write that failed
 _SAVE_COUNTS_S = 2.0
+_KEY_GRACE_S = 600.0  # a key that is missing for longer was taken away
+_KEY_LOOK_S = 1.0
 _DUPLICATE = "duplicate_custom_id"
 
 
@@ -60,6 +62,7 @@ class _Running:
     progress: Progress = field(default_factory=Progress)
     cancelled: bool = False
     expired: bool = False
+    key_was_taken: bool = False  # and not only missing for a moment, as while somebody edits the key file
 
 
 class BatchQueue:
@@ -71,6 +74,7 @@ class BatchQueue:
         self._store = store
         self._max_inflight = max_inflight
         self._running: dict[str, _Running] = {}  # by owner
+        self._keyless_since: dict[str, float] = {}  # by owner, monotonic: batches that wait for their key
         self._wake = asyncio.Event()
         self._in_flight = 0
         self._freed = asyncio.Event()
@@ -123,17 +127,39 @@ class BatchQueue:
             await asyncio.wait({loaded})
         while True:
             self._wake.clear()
-            if self._service.state == "ok":
-                await self._begin_batches()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _UPKEEP_S)
-            await asyncio.to_thread(self._store.expire)
+            try:
+                if self._service.state == "ok":
+                    await self._begin_batches()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), _KEY_LOOK_S if self._keyless_since else _UPKEEP_S)
+                await asyncio.to_thread(self._store.expire)
+            except (StoreUnwritable, OSError, sqlite3.Error) as exc:  # a full disk: there may be room later
+                logger.error("files and batches are looked at again in %g s: %s", _REST_S, exc)
+                await asyncio.sleep(_REST_S)
 
     async def _begin_batches(self) -> None:
-        for batch in await asyncio.to_thread(self._store.unfinished):
-            if len(self._running) < _OWNERS_AT_ONCE and batch.owner not in self._running:
-                running = self._running[batch.owner] = _Running(batch, cancelled=batch.status == "cancelling")
-                running.task = asyncio.create_task(self._carry_out(running))
+        unfinished = await asyncio.to_thread(self._store.unfinished)
+        owners = {batch.owner for batch in unfinished}
+        self._keyless_since = {owner: since for owner, since in self._keyless_since.items() if owner in owners}
+        for batch in unfinished:
+            if len(self._running) >= _OWNERS_AT_ONCE or batch.owner in self._running:
+                continue
+            cancelled, keyless_s = batch.status == "cancelling", self._keyless_s(batch)
+            if keyless_s is not None and keyless_s < _KEY_GRACE_S and not cancelled:
+                continue
+            running = self._running[batch.owner] = _Running(
+                batch, cancelled=cancelled, key_was_taken=keyless_s is not None
+            )
+            running.task = asyncio.create_task(self._carry_out(running))
+
+    def _keyless_s(self, batch: StoredBatch) -> float | None:
+        """For how long its key has been missing; None while it is accepted."""
+        try:
+            self.caller_of(batch)
+        except _KeyGone:
+            return time.monotonic() - self._keyless_since.setdefault(batch.owner, time.monotonic())
+        self._keyless_since.pop(batch.owner, None)
+        return None
 
     async def _carry_out(self, running: _Running) -> None:
         name = running.batch.id
@@ -145,8 +171,11 @@ class BatchQueue:
             logger.info("the batch %s waits for the next start", name)
             return  # keeps its place: nothing more of this owner begins in this process
         except _KeyGone:
-            await self._fail(running, "invalid_api_key", "The key that made this batch is not accepted any more.")
-        except (OutputWriteError, OSError, sqlite3.OperationalError) as exc:  # a full disk: there may be room later
+            if running.key_was_taken:
+                await self._fail(running, "invalid_api_key", "The key that made this batch is not accepted any more.")
+            else:
+                logger.info("the batch %s waits for its key", name)
+        except (OutputWriteError, StoreUnwritable, OSError) as exc:  # a full disk: there may be room later
             logger.error("the batch %s rests for %g s: %s", name, _REST_S, exc)
             await asyncio.sleep(_REST_S)
         except Exception as exc:
@@ -264,7 +293,8 @@ class BatchQueue:
             counts = _counts(running.progress)
             if counts != saved:
                 saved = counts
-                await self._change(running, completed=counts[0], failed=counts[1])
+                with contextlib.suppress(StoreUnwritable):  # there may be room later
+                    await self._change(running, completed=counts[0], failed=counts[1])
 
     async def _finish(self, running: _Running, source: InputFile, output: OutputFile) -> None:
         batch = running.batch
@@ -320,6 +350,7 @@ class BatchQueue:
         errors = [{"code": code, "message": message, "param": param, "line": line} for line in lines]
         try:
             await self._change(running, status="failed", failed_at=int(time.time()), errors=errors)
+            self._store.work_path(running.batch).unlink(missing_ok=True)
         except Exception as exc:  # a full disk: it is found again at the next start
             logger.error("the end of the batch %s could not be noted: %s", running.batch.id, type(exc).__name__)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starlette.requests import HTTPConnection
 
-from lpx.errors import ContextLengthError, InvalidRequestError
+from lpx.errors import InvalidRequestError
 from lpx.server.answer_reader import AnswerReader
 from lpx.server.chat_plan import ChatPlan, plan_chat
+from lpx.server.errors import renamed
 from lpx.server.generation import Generation
 from lpx.server.request_log import Call
 from lpx.server.schemas import ChatRequest
@@ -66,23 +66,7 @@ async def start_turn(connection: HTTPConnection, service: Service, wanted: ChatR
     call = service.call(connection, prefix, wanted.streams)
     timings = service.shows_timings(wanted.timings)
     try:
-        generation = Generation.start(engine, [prompt], params, call.id, service.latencies, grammar, timings)
-    except ContextLengthError as exc:
-        raise ContextLengthError(str(exc), param="messages") from None
+        generation = await Generation.start(engine, [prompt], params, call.id, service.latencies, grammar, timings)
+    except InvalidRequestError as exc:
+        raise renamed(exc, {**wanted.spellings, "prompt": "messages"}) from None
     return ChatTurn(wanted, call, generation, plan, prompt)
-
-
-def renamed(exc: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:
-    """The same error with the field called as the client's protocol calls it."""
-    if exc.param is None:
-        return exc
-    head, separator, rest = exc.param.partition("[")
-    name = names.get(head)
-    if name is None:
-        return exc
-    text = str(exc)
-    if text.startswith(head):
-        text = name + text.removeprefix(head)
-    if isinstance(exc, ContextLengthError):
-        return ContextLengthError(text, param=name)
-    return InvalidRequestError(text, param=name + separator + rest, code=exc.code)

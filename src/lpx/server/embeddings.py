@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from lpx.engine.embedding import check_dimensions, finish_embedding
 from lpx.errors import ContextLengthError, InvalidRequestError
+from lpx.server.errors import renamed
 from lpx.server.generation import Choice, Generation
 from lpx.server.limits import read_request
 from lpx.server.request_log import Call
@@ -43,7 +44,12 @@ async def embeddings(request: Request) -> Response:
         except ContextLengthError as exc:
             raise ContextLengthError(str(exc), param="input") from None
     call = service.call(request, "embd", False)
-    generation = Generation.start_embeddings(engine, prompts, wanted.engine_params(), call.id, service.latencies)
+    try:
+        generation = await Generation.start_embeddings(
+            engine, prompts, wanted.engine_params(), call.id, service.latencies
+        )
+    except InvalidRequestError as exc:
+        raise renamed(exc, {"prompt": "input"}) from None
     return await answer_json(
         request, call, generation, lambda choices: _body(wanted, call, engine, prompts, generation, choices)
     )

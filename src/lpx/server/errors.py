@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
 
-from lpx.errors import InvalidRequestError, LpxError, QueueFullError
+from lpx.errors import ContextLengthError, InvalidRequestError, LpxError, QueueFullError
 from lpx.server.log_format import trimmed_frames
 
 logger = logging.getLogger("lpx.server")
@@ -112,6 +114,8 @@ def describe(exc: BaseException) -> tuple[int, dict[str, Any], dict[str, str] | 
         return status, error_object(status, str(exc), type_=exc.error_type), None
     if isinstance(exc, LpxError) and exc.http_status == 503:
         return 503, error_object(503, "The engine has stopped and takes no requests. Restart the server."), None
+    if isinstance(exc, LpxError) and exc.http_status == 507:
+        return 507, error_object(507, str(exc), code="disk_full"), None
     log_exception(exc)
     return 500, error_object(500, "An internal error occurred. The server's log tells where."), None
 
@@ -137,6 +141,20 @@ def as_anthropic(status: int, error: dict[str, Any]) -> dict[str, Any]:
     """OpenAI's error object in Anthropic's shape."""
     kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": error["error"]["message"]}}
+
+
+def renamed(exc: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:
+    """The same error with fields called as the client calls them; `names` are by LPX's own."""
+    text = str(exc)
+    for ours, theirs in names.items():  # a name that is a plain word, too, is one only where it begins the sentence
+        text = re.sub(rf"\b{ours}\b" if "_" in ours else rf"\A{ours}\b", theirs, text)
+    if exc.param is None:
+        return InvalidRequestError(text, code=exc.code)
+    head, bracket, rest = exc.param.partition("[")
+    param = names.get(head, head) + bracket + rest
+    if isinstance(exc, ContextLengthError):
+        return ContextLengthError(text, param=param)
+    return InvalidRequestError(text, param=param, code=exc.code)
 
 
 def anthropic_error(exc: BaseException) -> tuple[int, dict[str, Any], dict[str, str] | None]:

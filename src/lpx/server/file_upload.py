@@ -63,6 +63,9 @@ async def _feed(request: Request, settings: ServerSettings, parts: _Parts) -> No
         size += len(piece)
         if piece:
             await asyncio.to_thread(parts.feed, piece)
+        # Whatever is not the file: fields, heads of parts, and what stands before, between and behind the parts.
+        if size - parts.size > _MAX_PARTS_BYTES:
+            raise HttpError(413, "The form has too much beside the file.", code="request_too_large")
         if not message.get("more_body", False):
             return
 
@@ -88,8 +91,7 @@ class _Parts:
         self._parse_options = parse_options_header
         self._file = file
         self._max_bytes = max_bytes
-        self._size = 0
-        self._beside = 0
+        self.size = 0  # of the file so far
         self._fields: dict[str, str] = {}
         self._filename: str | None = None
         self._part = _Part()
@@ -121,18 +123,16 @@ class _Parts:
             raise HttpError(400, "The multipart body ends too early.")
         if self._filename is None:
             raise HttpError(400, "file: this field is required, as a file.", param="file")
-        return Upload(self._fields, self._filename, self._size)
+        return Upload(self._fields, self._filename, self.size)
 
     def _begin_part(self) -> None:
         self._part = _Part()
 
     def _take_header_name(self, data: bytes, start: int, end: int) -> None:
         self._header_name += data[start:end]
-        self._count(end - start)
 
     def _take_header_value(self, data: bytes, start: int, end: int) -> None:
         self._header_value += data[start:end]
-        self._count(end - start)
 
     def _end_header(self) -> None:
         self._part.headers.append((bytes(self._header_name).lower(), bytes(self._header_value)))
@@ -155,12 +155,11 @@ class _Parts:
     def _take_data(self, data: bytes, start: int, end: int) -> None:
         if self._part.filename is None:
             self._part.data += data[start:end]
-            self._count(end - start)
             if len(self._part.data) > _MAX_FIELD_BYTES:
                 raise HttpError(400, f"A field of the form is longer than {_MAX_FIELD_BYTES} bytes.")
             return
-        self._size += end - start
-        if self._size > self._max_bytes:
+        self.size += end - start
+        if self.size > self._max_bytes:
             raise _too_large(self._max_bytes)
         view = memoryview(data)[start:end]
         while view:
@@ -175,11 +174,6 @@ class _Parts:
 
     def _end(self) -> None:
         self._ended = True
-
-    def _count(self, length: int) -> None:
-        self._beside += length
-        if self._beside > _MAX_PARTS_BYTES:
-            raise HttpError(413, "The form has too much beside the file.", code="request_too_large")
 
 
 def _safe_name(name: str) -> str:

@@ -12,6 +12,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.requests import HTTPConnection
 
+from lpx.errors import InvalidRequestError
+from lpx.server.errors import renamed
 from lpx.server.generation import Choice, Generation
 from lpx.server.limits import read_request
 from lpx.server.openai_logprobs import chat_logprobs, prompt_logprobs_json
@@ -49,7 +51,10 @@ async def start_generate(
     grammar = await engine.compile_grammar(params)
     call = service.call(connection, "gen", wanted.streams)
     timings = service.shows_timings(wanted.timings)
-    return call, Generation.start(engine, [prompt], params, call.id, service.latencies, grammar, timings)
+    try:
+        return call, await Generation.start(engine, [prompt], params, call.id, service.latencies, grammar, timings)
+    except InvalidRequestError as exc:
+        raise renamed(exc, wanted.spellings) from None
 
 
 async def encode_given(engine: AsyncEngine, given: str | list[int], *, add_special: bool) -> list[int]:

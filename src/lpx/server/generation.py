@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from lpx.engine.structured.compiler import CompiledGrammar
 
 
+_AT_ONCE = 32  # prompts of one request that are submitted before others have their turn
+
+
 class RequestAborted(EngineStoppedError):
     """The engine ended a request before it was done (the server is shutting down)."""
 
@@ -86,7 +89,7 @@ class Generation:
     _last_token: dict[tuple[int, int], float] = field(default_factory=dict)  # by prompt and choice
 
     @classmethod
-    def start(
+    async def start(
         cls,
         engine: AsyncEngine,
         prompts: Sequence[list[int]],
@@ -103,7 +106,7 @@ class Generation:
         params, ticket, transcript = _admit(engine, prompts, params, request_id)
         is_patient = current_caller().is_patient
         submit = partial(engine.submit, grammar=grammar, is_patient=is_patient)
-        streams = _submit_all(submit, prompts, params, request_id, ticket)
+        streams = await _submit_all(submit, prompts, params, request_id, ticket)
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
         no_logprobs: list[list[TokenLogprobDict | None] | None] = [None] * len(prompts)
         return cls(
@@ -120,7 +123,7 @@ class Generation:
         )
 
     @classmethod
-    def start_embeddings(
+    async def start_embeddings(
         cls,
         engine: AsyncEngine,
         prompts: Sequence[list[int]],
@@ -130,7 +133,7 @@ class Generation:
     ) -> Generation:
         """As `start`, for prompts to embed: each has one choice, whose `pooled` is the sum of hidden states."""
         params, ticket, transcript = _admit(engine, prompts, params, request_id)
-        streams = _submit_all(engine.submit_embedding, prompts, params, request_id, ticket)
+        streams = await _submit_all(engine.submit_embedding, prompts, params, request_id, ticket)
         usage = Usage(prompt_tokens=sum(map(len, prompts)))
         return cls(engine, streams, 1, usage, [None] * len(prompts), latencies, ticket, transcript)
 
@@ -294,7 +297,7 @@ def llama_cpp_timings(
     }
 
 
-def _submit_all(
+async def _submit_all(
     submit: Callable[..., RequestStream],
     prompts: Sequence[list[int]],
     params: SamplingParams,
@@ -307,6 +310,8 @@ def _submit_all(
         for index, prompt in enumerate(prompts):
             name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
             streams.append(submit(prompt, params, request_id=name))
+            if index % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
     except BaseException:
         for stream in streams:
             stream.abort()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import sys
 from collections import OrderedDict
 from collections.abc import Coroutine, Generator
 from typing import Any, ClassVar, TypeVar
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from lpx.server.errors import error_object
 from lpx.server.settings import ServerSettings
@@ -22,6 +25,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 200
 LINGER_S = 1.0  # after a refusal: time for the client to read it, since closing on unread data resets the connection
 MAX_DROPPED_BYTES = 4 * 1024 * 1024  # what is read and dropped meanwhile
+TLS_HANDSHAKE_S = 10.0
 HEAD_TIMEOUT_S = 20.0  # from the connection, or from the first byte of a further request, to the end of its head
 UNREAD_BODY_S = 5.0  # after an answer that did not wait for the body: time for the rest of it to come and be dropped
 
@@ -220,8 +224,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refuse(_HeadError(408, "The request did not come to its end in time."))
 
 
+class QuietWebSocketProtocol(WebSocketsSansIOProtocol):
+    """Knows that a WebSocket which was answered by an HTTP refusal has got its answer: uvicorn logs an error there."""
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
+
+
 class QuietServer(uvicorn.Server):
-    """Wakes once a second (for the Date header) instead of ten times, and leaves signals to its owner.
+    """Wakes once a second (for the Date header) instead of ten times, leaves signals to its owner, and bounds the time
+    of TLS handshakes.
 
     uvicorn would raise a caught signal again at the end, and the exit code would not be 0.
     """
@@ -239,6 +253,31 @@ class QuietServer(uvicorn.Server):
         while not await self.on_tick(0):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._exit.wait(), 1.0)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's on `sockets`. A client in its TLS handshake is no connection yet: only time bounds it."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(3)  # uvicorn's code for it
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def protocol() -> asyncio.Protocol:
+            made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return made
+
+        self.servers = [
+            await loop.create_server(
+                protocol,
+                sock=each,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=TLS_HANDSHAKE_S if config.ssl else None,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -16,17 +16,23 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
+from lpx.json_depth import is_nested_deeper, outside_strings
 from lpx.server.caller import current_caller
 from lpx.server.errors import HttpError, clip
 from lpx.server.settings import ServerSettings
 
 _R = TypeVar("_R")
 _LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost", "localhost.localdomain"})
-_NOT_BRACKET = re.compile(r"[^\[\]{}]+")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._\-]{1,64}\Z")
-_MAX_MEMBERS = 50_000  # of all objects of a body: the parser holds the interpreter while it makes one of so many
+# Of a whole body: the parser holds the interpreter while it makes them.
+_CROWDS = (
+    (":", 50_000, "members in its objects"),
+    ("{", 50_000, "objects"),
+    ("[", 50_000, "lists"),
+    (",", 1_000_000, "items in its lists"),
+)
 _OFF_LOOP_BYTES = 32 * 1024  # bodies above this are parsed in a worker thread
 
 
@@ -161,21 +167,15 @@ def parse_json_object(body: bytes, max_depth: int) -> dict[str, Any]:
 
 
 def _check_structure(text: str, max_depth: int) -> None:
-    """Refuse deep nesting and crowds of members in linear time and constant stack, before the parser meets them."""
-    if text.count("[") + text.count("{") <= max_depth and text.count(":") <= _MAX_MEMBERS:
-        return
-    unescaped = text.replace("\\\\", "").replace('\\"', "")  # the quotes that are left open and close strings
-    outside = "".join(unescaped.split('"')[::2])
-    if outside.count(":") > _MAX_MEMBERS:
-        raise HttpError(400, f"The JSON has more than {_MAX_MEMBERS} members in its objects.", code="invalid_json")
-    brackets = _NOT_BRACKET.sub("", outside)
-    for _ in range(max_depth):  # each round removes the innermost level (two of them where lists and objects alternate)
-        brackets = brackets.replace("[]", "").replace("{}", "")
-        if not brackets:
-            return
-    raise HttpError(
-        400, f"The JSON is nested deeper than {max_depth} levels, or its brackets do not match.", code="invalid_json"
-    )
+    """Refuse deep nesting and crowds in linear time and constant stack, before the parser meets them."""
+    if any(text.count(mark) > most for mark, most, _ in _CROWDS):
+        outside = outside_strings(text)
+        for mark, most, what in _CROWDS:
+            if outside.count(mark) > most:
+                raise HttpError(400, f"The JSON has more than {most} {what}.", code="invalid_json")
+    if is_nested_deeper(text, max_depth):
+        message = f"The JSON is nested deeper than {max_depth} levels, or its brackets do not match."
+        raise HttpError(400, message, code="invalid_json")
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -49,8 +49,13 @@ async def login(request: Request) -> Response:
     if not is_same_origin(request.scope):
         raise HttpError(403, "Only pages of this server may sign in here.", code="origin_not_allowed")
     is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
-    key = service.keys.find(await _shown_key(request, service, is_form))
+    shown = await _shown_key(request, service, is_form)
+    address = request.client.host if request.client else ""
+    if service.keys:  # from here to the note there is no await: none of many at once slips through
+        service.logins.check(address)
+    key = service.keys.find(shown)
     if service.keys and key is None:
+        service.logins.note_wrong_key(address)
         service.count_refusal("key")
         if is_form:
             return login_page(request.scope, 401, failed=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import sqlite3
 import time
 from typing import Any
 
@@ -51,8 +50,6 @@ async def create_batch(request: Request) -> Response:
         if file.purpose != "batch":
             raise InvalidRequestError("input_file_id must name a file with the purpose batch.", param="input_file_id")
         await asyncio.to_thread(store.add_batch, batch)
-    except sqlite3.OperationalError:
-        raise HttpError(507, "There is no room for the batch on the server's disk.", code="disk_full") from None
     except NotThere:
         raise InvalidRequestError("input_file_id names no file that is here.", param="input_file_id") from None
     _queue(request).notice()

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 
 from lpx.engine.outputs import RequestDelta
 from lpx.errors import InvalidRequestError
+from lpx.server.errors import renamed
 from lpx.server.generate import encode_given
 from lpx.server.generation import Choice, Generation
 from lpx.server.limits import read_request
@@ -59,7 +60,10 @@ async def completions(request: Request) -> Response:
     grammar = await engine.compile_grammar(params)
     call = service.call(request, "cmpl", wanted.streams)
     timings = service.shows_timings(wanted.timings)
-    generation = Generation.start(engine, prompts, params, call.id, service.latencies, grammar, timings)
+    try:
+        generation = await Generation.start(engine, prompts, params, call.id, service.latencies, grammar, timings)
+    except InvalidRequestError as exc:
+        raise renamed(exc, wanted.spellings) from None
     answer = _Answer(wanted, prompts, engine, generation)
     if wanted.streams:
         writer = ChunkWriter(call, "text_completion", wanted, generation)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import sqlite3
 from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.responses import StreamingResponse
 
-from lpx.batch.store import BatchStore, NotThere, StoredFile
+from lpx.batch.store import BatchStore, NotThere, StoredFile, StoreUnwritable
 from lpx.errors import InvalidRequestError
 from lpx.server.caller import current_caller
 from lpx.server.credentials import header, is_same_origin
@@ -62,10 +61,10 @@ async def _receive(request: Request, service: Service, store: BatchStore, owner:
         return await asyncio.to_thread(
             lambda: store.add_file(name, part, owner=owner, purpose=purpose, filename=got.filename, keep_s=keep_s)
         )
-    except (OSError, sqlite3.OperationalError) as exc:
+    except OSError as exc:
         part.unlink(missing_ok=True)
-        if isinstance(exc, sqlite3.OperationalError) or exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise HttpError(507, "There is no room for the file on the server's disk.", code="disk_full") from None
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StoreUnwritable from None
         raise
     except BaseException:
         part.unlink(missing_ok=True)

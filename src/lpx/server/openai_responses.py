@@ -12,8 +12,8 @@ from fastapi.responses import Response
 from lpx.engine.outputs import TokenLogprobDict
 from lpx.errors import InvalidRequestError
 from lpx.server.answer_blocks import Block, BlockEnd, BlockEvent, Blocks, BlockStart, blocks_of, read, rest
-from lpx.server.chat_turn import ChatTurn, renamed, start_turn
-from lpx.server.errors import describe
+from lpx.server.chat_turn import ChatTurn, start_turn
+from lpx.server.errors import describe, renamed
 from lpx.server.generation import Choice
 from lpx.server.limits import read_request
 from lpx.server.openai_logprobs import chat_logprobs

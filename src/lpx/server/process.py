@@ -121,7 +121,7 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
     import uvicorn
 
     from lpx.server.app import create_app
-    from lpx.server.http_protocol import QuietServer, bounded_protocol, run_on_new_loop
+    from lpx.server.http_protocol import QuietServer, QuietWebSocketProtocol, bounded_protocol, run_on_new_loop
     from lpx.server.model_loader import ModelLoader
 
     tls = _tls_options(settings.tls)
@@ -129,7 +129,7 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
     config = uvicorn.Config(
         app,
         http=bounded_protocol(settings),
-        ws="websockets-sansio",
+        ws=QuietWebSocketProtocol,
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # small messages: costs more than it saves
         lifespan="on",

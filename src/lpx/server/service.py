@@ -21,6 +21,7 @@ from lpx.server.engines import ServedEngine, Use, current_use
 from lpx.server.errors import HttpError, clip
 from lpx.server.latencies import Latencies
 from lpx.server.limits import safe_request_id
+from lpx.server.login_throttle import LoginThrottle
 from lpx.server.read_limit import ReadLimit
 from lpx.server.request_log import Call
 from lpx.server.sessions import Sessions
@@ -55,6 +56,7 @@ class Service:
                 self.batch_store.close()
             raise
         self.sessions = Sessions(self.keys)
+        self.logins = LoginThrottle()
         self.text_log = TextLog(settings.log_requests_to) if settings.log_requests_to is not None else None
         self.callers = Callers(self.keys, settings.limits, self.text_log)
         self.refusals: Counter[str] = Counter(dict.fromkeys(_REFUSAL_REASONS, 0))  # requests that were turned away

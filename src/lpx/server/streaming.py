@@ -30,6 +30,9 @@ _T = TypeVar("_T")
 LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 DONE = b"data: [DONE]\n\n"
+# An answer with more is written in a thread: others would wait for it.
+_FEW_CHOICES = 8
+_FEW_TOKENS = 4096
 
 
 def json_string(text: str) -> str:
@@ -40,6 +43,15 @@ def json_string(text: str) -> str:
 def dumps(value: Any) -> str:
     """Compact JSON with raw non-ASCII characters; NaN and infinities are a bug and raise `ValueError`."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def dumps_by_item(value: dict[str, Any]) -> str:
+    """As `dumps`, item by item of the lists in `value`: the writer holds the interpreter until it is done with one."""
+    members = []
+    for key, member in value.items():
+        items = isinstance(member, list)
+        members.append(f"{dumps(key)}:" + (f"[{','.join(map(dumps, member))}]" if items else dumps(member)))
+    return f"{{{','.join(members)}}}"
 
 
 def json_response(value: Any, headers: dict[str, str] | None = None) -> Response:
@@ -170,7 +182,10 @@ async def answer_json(
     try:
         async with generation:
             choices = await until_disconnect(request.receive, generation.collect())
-            body = dumps(build(choices)).encode()
+            if len(choices) > _FEW_CHOICES or generation.usage.completion_tokens > _FEW_TOKENS:
+                body = await asyncio.to_thread(lambda: dumps_by_item(build(choices)).encode())
+            else:
+                body = dumps(build(choices)).encode()
         status = 200
         return Response(body, media_type="application/json", headers=call.headers)
     except ClientDisconnect:

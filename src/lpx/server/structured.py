@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lpx.engine.structured.finite import has_finite_values
 from lpx.engine.structured.params import StructuredOutputsParams
 from lpx.errors import InvalidRequestError
 
@@ -106,6 +107,8 @@ def _schema(value: Any, name: str) -> Any:
         raise _refuse(name, "needs a JSON schema (an object)")
     if value is False:
         raise _refuse(name, "cannot be the schema false, which no text fits")
+    if not has_finite_values(value):
+        raise _refuse(name, "has a schema that demands itself inside itself for ever: no text fits it")
     return {} if value is True else value
 
 

@@ -153,10 +153,27 @@ def test_a_key_that_the_server_repeats_is_kept_nowhere():
     assert report.failures[0].detail == "wrong key: ***"
 
 
-def test_a_key_at_the_end_of_what_is_kept_leaves_no_part_of_it():
-    told = "x" * 295 + " sk-SECRET-0123456789 " + "y" * 300
-    refusal = Script([(0.1, told.encode())], 403, PLAIN)
-    report = run_load([words(0.1, 0.2, tokens=2), refusal], api_key="sk-SECRET-0123456789")
+KEY = "sk-SECRET-0123456789"
+TOLD = f"{'x' * 295} {KEY} {'y' * 300}"
+ESCAPED = TOLD.replace("SECRET", "\\u0053ECRET")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        Script([(0.1, TOLD.encode())], 403, PLAIN),
+        Script([(0.1, f'{{"error": {{"message": "{ESCAPED}"}}}}'.encode())], 403, "application/json"),
+        Script([*BEGUN, (0.4, event({"error": {"message": TOLD}}) + DONE)]),
+        Script([*BEGUN, (0.4, b"data: " + TOLD.encode() + b"\n\n")]),
+        Script([*BEGUN, (0.4, event([TOLD]))]),
+        Script([*BEGUN, (0.4, event({"choices": [TOLD]}))]),
+        Script([(0.1, f'{{"x": "{ESCAPED}"}}'.encode())], content_type="application/json"),
+        Script([(0.1, TOLD.encode())], content_type=PLAIN),
+    ],
+)
+def test_a_key_at_the_end_of_what_is_kept_leaves_no_part_of_it(script):
+    report = run_load([words(0.1, 0.2, tokens=2), script], api_key=KEY)
+    assert "x" * 200 in report.failures[0].detail
     assert "sk-" not in report.failures[0].detail
 
 

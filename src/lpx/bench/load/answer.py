@@ -13,6 +13,7 @@ from typing import Any
 
 from lpx.bench.load.event_stream import Event, read_events
 from lpx.bench.load.http_client import Exchange, RequestFailedError
+from lpx.shown_key import short_without_key
 
 _EVENTS_A_STEP = 32  # about a tenth of a millisecond
 _ANSWER_EVENTS = ("", "message")  # what `event:` says of pieces of an answer; pings and the like have other names
@@ -64,10 +65,11 @@ def read_answer(exchange: Exchange) -> Answer:
 def answer_steps(exchange: Exchange) -> Generator[None, None, Answer]:
     """`read_answer` with pauses every few events, for an event loop on which other answers arrive meanwhile."""
     if exchange.status != 200:
-        raise RequestFailedError(f"http_{exchange.status}", _error_text(exchange.body))
-    reader = _Reader(Answer(exchange.sent_s, exchange.ended_s, exchange.content_type == "text/event-stream"))
-    if not reader.answer.streamed:
-        return reader.whole(_parse(exchange.body))
+        raise RequestFailedError(f"http_{exchange.status}", _error_text(exchange.body, exchange.key))
+    answer = Answer(exchange.sent_s, exchange.ended_s, exchange.content_type == "text/event-stream")
+    reader = _Reader(answer, exchange.key)
+    if not answer.streamed:
+        return reader.whole(exchange.body)
     for number, event in enumerate(read_events(exchange.pieces, exchange.stamps), 1):
         reader.event(event)
         if number % _EVENTS_A_STEP == 0:
@@ -76,8 +78,9 @@ def answer_steps(exchange: Exchange) -> Generator[None, None, Answer]:
 
 
 class _Reader:
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, key: str | None) -> None:
         self.answer = answer
+        self._key = key
         self._content: list[str] = []
         self._hidden: list[str] = []
         self._done = False
@@ -87,15 +90,15 @@ class _Reader:
     def event(self, raw: Event) -> None:
         if raw.name == "error":
             raise RequestFailedError(
-                "stream_error", _error_text(raw.data) or "the server tells of an error without words"
+                "stream_error", _error_text(raw.data, self._key) or "the server tells of an error without words"
             )
         if raw.data == b"[DONE]":
             self._done = True
             return
         if raw.name not in _ANSWER_EVENTS:
-            self._others.add(_short(raw.name))
+            self._others.add(_short(raw.name, self._key))
             return
-        event = _parse(raw.data)
+        event = _parse(raw.data, self._key)
         answer = self.answer
         contents, hiddens, ids, counted = len(self._content), len(self._hidden), self._ids, answer.output_tokens
         ended = answer.finish_reason
@@ -116,9 +119,11 @@ class _Reader:
             raise RequestFailedError("cut_stream", f"the stream ended without a finish reason or [DONE]{others}")
         return self._finish()
 
-    def whole(self, body: dict[str, Any]) -> Answer:
+    def whole(self, data: bytes) -> Answer:
+        body = _parse(data, self._key)
         if "choices" not in body and "text" not in body:
-            raise RequestFailedError("bad_stream", f"the answer has neither choices nor text: {_short(str(body))}")
+            shown = _short(str(body), self._key)
+            raise RequestFailedError("bad_stream", f"the answer has neither choices nor text: {shown}")
         self._take(body, "message")
         return self._finish()
 
@@ -131,7 +136,7 @@ class _Reader:
 
     def _take(self, event: dict[str, Any], member: str) -> None:
         if _is_error(event):
-            raise RequestFailedError("stream_error", _error_text(json.dumps(event).encode()))
+            raise RequestFailedError("stream_error", _error_text(json.dumps(event).encode(), self._key))
         try:
             usage = event.get("usage")
             if usage:
@@ -142,7 +147,8 @@ class _Reader:
             else:
                 self._take_choice(event, member)  # /generate
         except (AttributeError, TypeError, ValueError, KeyError, OverflowError):
-            raise RequestFailedError("bad_stream", f"an event of unknown shape: {_short(str(event))}") from None
+            shown = _short(str(event), self._key)
+            raise RequestFailedError("bad_stream", f"an event of unknown shape: {shown}") from None
 
     def _take_usage(self, usage: dict[str, Any]) -> None:
         answer = self.answer
@@ -195,28 +201,27 @@ def _count(value: Any) -> int:
     return int(value)
 
 
-def _parse(data: bytes) -> dict[str, Any]:
+def _parse(data: bytes, key: str | None) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        raise RequestFailedError("bad_stream", f"no JSON: {_short(data.decode(errors='replace'))}") from None
+        raise RequestFailedError("bad_stream", f"no JSON: {_short(data.decode(errors='replace'), key)}") from None
     if not isinstance(value, dict):
-        raise RequestFailedError("bad_stream", f"no JSON object: {_short(str(value))}")
+        raise RequestFailedError("bad_stream", f"no JSON object: {_short(str(value), key)}")
     return value
 
 
-def _error_text(body: bytes) -> str:
+def _error_text(body: bytes, key: str | None) -> str:
     """The message of an error object, or the beginning of whatever else came."""
-    text = body[:4096].decode(errors="replace")
+    text = body.decode(errors="replace")
     try:
         value = json.loads(body)
         error = value.get("error", value.get("detail", value.get("message")))
         text = str(error.get("message", error) if isinstance(error, dict) else error or text)
     except (ValueError, AttributeError, RecursionError):
         pass
-    return _short(text)
+    return _short(text, key)
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _DETAIL else text[: _DETAIL - 1] + "…"
+def _short(text: str, key: str | None) -> str:
+    return short_without_key(text, key, _DETAIL)

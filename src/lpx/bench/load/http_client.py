@@ -47,6 +47,7 @@ class Exchange:
     stamps: array[float] = field(default_factory=lambda: array("d"))  # when each piece came
     ended_s: float = 0.0
     complete: bool = False  # whether the answer has its end
+    key: str | None = field(default=None, repr=False)  # that was shown, to be taken out of what is told of the answer
 
     @property
     def body(self) -> bytes:
@@ -73,7 +74,7 @@ class HttpClient:
         self._clock = clock
         self._timeout_s = timeout_s
         authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
-        self._api_key = api_key
+        self.api_key = api_key
         self._fields = f"Host: {parts.netloc}\r\nUser-Agent: lpx-bench\r\n{authorization}"
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
@@ -103,9 +104,6 @@ class HttpClient:
             except BaseException:
                 connection.close()
                 raise
-            if exchange.status != 200 and self._api_key:  # servers like to repeat the key in their refusals
-                exchange.pieces = [self.redacted(exchange.body.decode("latin-1")).encode("latin-1")]
-                exchange.stamps = exchange.stamps[-1:]
             if connection.reusable:
                 self._idle.append(connection)
             else:
@@ -130,10 +128,6 @@ class HttpClient:
             raise RequestFailedError("connection", f"{self._host}:{self._port}: {reason}") from None
         self._all.add(connection)
         return connection
-
-    def redacted(self, text: str) -> str:
-        """`text` without the key, which servers like to repeat in their refusals."""
-        return text.replace(self._api_key, "***") if self._api_key else text
 
     async def close(self) -> None:
         """Close all connections, those in use too."""
@@ -183,7 +177,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self.reusable = False
         timer = loop.call_later(timeout_s, self._fail, "timeout", f"no whole answer within {timeout_s:g} s")
-        self._exchange = Exchange(self._now())
+        self._exchange = Exchange(self._now(), key=self._client.api_key)
         try:
             if self._transport.is_closing():
                 raise _ClosedBeforeAnswerError(True)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from lpx.bearer_key import check_bearer_key
 from lpx.bench.load.answer import Answer, answer_steps
 from lpx.bench.load.http_client import Clock, Exchange, HttpClient, RequestFailedError
 from lpx.bench.load.kept_answers import KeptAnswers
@@ -26,6 +25,7 @@ from lpx.bench.load.timings import recounted, timings_of
 from lpx.bench.load.token_counter import TokenCounter, find_counter
 from lpx.bench.load.warnings import load_warnings
 from lpx.bench.measurement import Measurement, Subject
+from lpx.shown_key import check_shown_key
 
 _TICK_S = 0.25
 _LATE_TICK_S = 0.02
@@ -50,10 +50,7 @@ Tell = Callable[[LoadProgress], None]
 
 def checked_key(given: str | None) -> str | None:
     """The given key, else that of `LPX_API_KEY` or `OPENAI_API_KEY`. Raises ConfigError for what cannot be one."""
-    key = given or os.environ.get("LPX_API_KEY") or os.environ.get("OPENAI_API_KEY") or None
-    if key is not None:
-        check_bearer_key(key)
-    return key
+    return check_shown_key(given or os.environ.get("LPX_API_KEY") or os.environ.get("OPENAI_API_KEY"))
 
 
 async def measure_load(
@@ -176,7 +173,7 @@ class _Load:
         if failed and len(failed) == self.warmups:
             raise ServerUnreachableError(
                 f"{self.settings.base_url}{self.settings.path} answers no request; the first one: "
-                f"{failed[0].kind}: {self.client.redacted(failed[0].detail)}"
+                f"{failed[0].kind}: {failed[0].detail}"
             )
         if failed:
             self.warnings.append(f"{len(failed)} of {self.warmups} requests of the warm-up failed: {failed[0].kind}")
@@ -282,7 +279,7 @@ class _Load:
             answer = await _read(exchange)
         except RequestFailedError as error:
             self.ended_s = self.clock()
-            self.failures.append(Failure(number, error.kind, self.client.redacted(error.detail)))
+            self.failures.append(Failure(number, error.kind, error.detail))
             return None
         finally:
             self.running -= 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from typing_extensions import Self
 from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.structured.params import StructuredOutputsParams
 from lpx.errors import InvalidRequestError
-from lpx.server.errors import clip
+from lpx.server.errors import clip, renamed
 from lpx.server.schemas.fields import BIAS_SCHEMA, IDS_SCHEMA, STOPS_SCHEMA, bias_map, id_list, stop_list
 from lpx.server.schemas.foreign import NEUTRAL
 from lpx.server.structured import FORM_FIELDS, requested_form
@@ -180,12 +179,7 @@ class SamplingRequest(StrictRequest):
         try:
             return SamplingParams(max_tokens=max_tokens, **given)
         except InvalidRequestError as exc:
-            message = str(exc)
-            for ours, theirs in self.spellings.items():
-                message = re.sub(rf"\b{ours}\b", theirs, message)
-            raise InvalidRequestError(
-                message, param=self.spellings.get(exc.param or "", exc.param), code=exc.code
-            ) from None
+            raise renamed(exc, self.spellings) from None
 
     @property
     def spellings(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lpx.engine.structured.finite import has_finite_values
 from lpx.errors import InvalidRequestError
 
 MAX_TOOLS = 128
@@ -35,9 +36,12 @@ class ToolChoice:
         """The JSON schema of a tool's arguments."""
         for tool in self.tools:
             if tool["function"]["name"] == name:
-                schema = tool["function"].get("parameters") or {"properties": {}}
-                return schema if _SHAPES & schema.keys() else {"type": "object", **schema}
+                return _as_object(tool["function"].get("parameters") or {"properties": {}})
         raise KeyError(name)
+
+
+def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
+    return schema if _SHAPES & schema.keys() else {"type": "object", **schema}
 
 
 def choose_tools(tools: Sequence[Any] | None, choice: Any = None, parallel: bool | None = None) -> ToolChoice | None:
@@ -92,6 +96,8 @@ def _check_tool(tool: Any, where: str) -> dict[str, Any]:
         raise refuse(".function.description must be a string")
     if not isinstance(function.get("parameters"), dict | None):
         raise refuse(".function.parameters must be a JSON schema (an object)")
+    if not has_finite_values(_as_object(function.get("parameters") or {})):
+        raise refuse(f".function.parameters of {name} demand themselves inside themselves for ever: no arguments fit")
     if not isinstance(function.get("strict"), bool | None):
         raise refuse(".function.strict must be true or false")
     kept = {key: function[key] for key in ("name", "description", "parameters") if function.get(key) is not None}
