@@ -10,6 +10,7 @@ from command_pages import command_pages
 from mkdocs.structure.files import File
 
 _HEADING_OR_LINK = re.compile(r"^## (.+)$|\]\((troubleshooting/[^)]+)\)", re.MULTILINE)
+_PICTURE = re.compile(r"!\[([^\]]*)\]\((images/[^)]+)\.svg\)")
 
 
 def on_config(config: Any) -> Any:
@@ -24,6 +25,18 @@ def on_files(files: Any, config: Any) -> Any:
     for name, text in config.extra.pop("command_pages").items():
         files.append(File.generated(config, f"commands/{name}.md", content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Pictures that have a dark twin are shown in the colours of the reader's choice."""
+
+    def both(match: re.Match[str]) -> str:
+        text, name = match.groups()
+        if files.get_file_from_path(f"{name}-dark.svg") is None:
+            return match[0]
+        return f"![{text}]({name}.svg#only-light)![{text}]({name}-dark.svg#only-dark)"
+
+    return _PICTURE.sub(both, markdown)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
