@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-_NOT_REGULAR = "it is no regular file"
+_NOT_REGULAR, _DIRECTORY = "it is no regular file", "it is a directory"
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -19,9 +19,10 @@ def open_regular(path: Path) -> BinaryIO:
 def regular_descriptor(path: Path, flags: int, mode: int = 0o666) -> int:
     """As `os.open`, for regular files only. Raises OSError, whose `strerror` says what is wrong."""
     file = _open(path, flags, mode)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
+    kind = os.fstat(file).st_mode
+    if not stat.S_ISREG(kind):
         os.close(file)
-        raise OSError(errno.EINVAL, _NOT_REGULAR)
+        raise OSError(errno.EISDIR, _DIRECTORY) if stat.S_ISDIR(kind) else OSError(errno.EINVAL, _NOT_REGULAR)
     return file
 
 
@@ -52,7 +53,9 @@ def _open(path: Path, flags: int, mode: int = 0o666) -> int:
     except ValueError:  # of Python itself
         raise OSError(errno.EINVAL, "the name holds what no name of a file can") from None
     except OSError as exc:
-        if exc.errno in (errno.ENXIO, errno.ENODEV, errno.EISDIR):  # a pipe without a reader, a socket, a folder
+        if exc.errno == errno.EISDIR:
+            raise OSError(exc.errno, _DIRECTORY) from None
+        if exc.errno in (errno.ENXIO, errno.ENODEV):  # a pipe without a reader, a socket
             raise OSError(exc.errno, _NOT_REGULAR) from None
         raise
 
