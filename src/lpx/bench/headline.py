@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from lpx.bench.measurement import Measurement
 
+BAD_FIT = "bad_fit"  # a figure of `lpx bench decode` where its others are not to be trusted
+
 # Name of the figure, what it is divided by, unit, digits; the first that a measurement has is its headline.
 _HEADLINES = (
     ("decode_tokens_per_second", 1, "tokens/s", 1),
@@ -17,6 +19,11 @@ _HEADLINES = (
     ("requests_per_second", 1, "requests/s", 2),
     ("read_bytes_per_second", 1e9, "GB/s", 1),
     ("perplexity", 1, "perplexity", 3),
+    ("float_weights_perplexity", 1, "perplexity", 3),
+    ("kl_nats_mean", 1, "nats KL", 4),
+    ("review_fraction", 0.01, "% of review", 1),
+    ("different_answers", 1, "answers differ", 0),
+    ("faulty_tensors", 1, "faulty tensors", 0),
 )
 _FIRST_TOKEN = ("ttft_ms_median", "ttft_ms_mean", "ttft_ms")
 
@@ -33,13 +40,22 @@ class Shown:
 
 
 def headline(measurement: Measurement) -> Shown | None:
-    """Speed where there is one, else whatever comes first; None without figures."""
+    """The figure that a run is about, with its unit; None without figures.
+
+    A speed where there is one that can be trusted, of a gate in alternation how many times the other side it is.
+    """
     figures = measurement.figures
+    if BAD_FIT in figures:
+        return Shown("bad fit", "")
     for name, divisor, unit, digits in _HEADLINES:
         if name in figures:
             return Shown(_number(figures[name] / divisor, digits), unit)
     for name, value in figures.items():
-        return Shown(f"{value:.4g}", name)
+        if name.endswith("_ratio"):
+            return Shown(f"×{value:.3f}", name.removesuffix("_ratio"))
+    for name, value in figures.items():
+        divisor, unit = figure_unit(name)
+        return Shown(_significant(value / divisor), unit or name)
     return None
 
 

@@ -159,15 +159,16 @@ def _finite(value: Any) -> Any:
 
 
 def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
-    from lpx.cli.tables import count_of, plain_text, print_table
+    from lpx.cli.tables import count_of, print_table, print_wrapped
     from lpx.quality import report
 
-    print(plain_text(f"subject    {report.describe(found.subject.in_use)}"))
+    print_wrapped(f"subject    {report.describe(found.subject.in_use)}", " " * 11)
     if found.reference is not None:
-        print(plain_text(f"reference  {report.describe(found.reference.in_use)}"))
+        print_wrapped(f"reference  {report.describe(found.reference.in_use)}", " " * 11)
     if rows := report.distribution_rows(found):
         remark = ", weights as F16, so that only the KV types differ" if found.dequantized else ""
-        print(f"\ndistributions: {count_of(found.windows, 'window')}{remark}")
+        print()
+        print_wrapped(f"distributions: {count_of(found.windows, 'window')}{remark}")
         print_table(("figure", "value", "95 % interval"), rows, right=("value",), folded=("95 % interval",))
         print()
         print_table(
@@ -177,9 +178,10 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
             folded=("text",),
         )
     if found.weights is not None:
-        print(f"\nweights: {report.weights_summary(found)}")
+        print()
+        print_wrapped(f"weights: {report.weights_summary(found)}")
         for name, kind, finding in report.weight_rows(found):
-            print(f"  {plain_text(name)} {kind}: {finding}" if finding else f"  {name}")
+            print_wrapped(f"  {name} {kind}: {finding}" if finding else f"  {name}", "    ")
     if (stability := found.subject.stability) is not None:
         print(
             f"\nstability: {count_of(stability.prompts, 'prompt')}, {stability.runs} runs each, "
@@ -188,15 +190,17 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
         if rows := report.finding_rows(found.subject):
             print_table(("finding", "prompt", "place"), rows, folded=("prompt", "place"))
             for kind, what in report.advice(stability.findings).items():
-                print(f"  {kind}: {what}")
+                print_wrapped(f"  {kind}: {what}", "    ")
     if rows := report.review_rows(found):
         print("\nreview")
-        print_table(("kind", "passed", "95 % interval", "reference"), rows, right=("passed", "reference"))
+        print_table(
+            ("kind", "passed", "95 % interval", "reference"), rows, right=("passed", "reference"), cut=("kind",)
+        )
         if changed := report.changed_items(found):
             print()
-            print_table(("item", "change", "reason"), changed, folded=("reason",))
+            print_table(("item", "change", "reason"), changed, cut=("item",), folded=("reason",))
     if verdicts:
         print("\ngate")
         width = max(len(verdict.bound) for verdict in verdicts)
         for verdict in verdicts:
-            print(f"  {verdict.outcome:<7}  {verdict.bound:<{width}}  {plain_text(verdict.said)}")
+            print_wrapped(f"  {verdict.outcome:<7}  {verdict.bound:<{width}}  {verdict.said}", " " * (width + 13))

@@ -12,7 +12,7 @@ import typer
 from lpx.cli.bench.recording import LedgerOptions, record
 from lpx.cli.option_groups import parse_size, spread_options
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import plain_text
+from lpx.cli.tables import print_table, print_wrapped
 
 if TYPE_CHECKING:
     from lpx.bench.fit import FitModel, FitReport, FitRow, FitTarget
@@ -109,29 +109,20 @@ def _measure(ledger_options: LedgerOptions) -> float:
 
 
 def _print_report(report: FitReport) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from lpx.bench.fit.estimate import advice
 
     for line in [*_describe_model(report.model), *_describe_target(report.target)]:
-        print(plain_text(line))
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("\nweights", "\ncache"):
-        table.add_column(heading, no_wrap=True)
-    for heading in (
+        print_wrapped(line)
+    left = ("weights", "cache")
+    right = (
         *("weights\nMiB", "cache a\ntoken KiB", "needed\nMiB", "longest\ncontext", f"streams\nof {report.context:,}"),
         *("tokens/s\nat most", f"behind\n{report.context:,}"),
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in report.rows:
-        table.add_row(*_cells(row))
-    console = Console(highlight=False, soft_wrap=True)
+    )
     print()
-    console.print(table)
+    print_table((*left, *right), [_cells(row) for row in report.rows], right=right, cut=left)
     print()
     for sentence in [*advice(report), *_caveats(report.target)]:
-        print(plain_text(sentence))
+        print_wrapped(sentence)
 
 
 def _describe_model(model: FitModel) -> list[str]:
@@ -209,22 +200,19 @@ def _print_gpus(json_output: bool) -> None:
         ]
         print(json.dumps(rows, ensure_ascii=False, indent=2))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("card")
-    for heading in ("GB", "GB/s", "cc"):
-        table.add_column(heading, justify="right")
-    names = ("bf16", "int8", "int4", "fp8", "fp4")
-    for heading in names:
-        table.add_column(heading.upper(), justify="center")
-    for gpu in read_table():
-        able = gpu.capabilities
-        marks = ["yes" if getattr(able, name) else "-" for name in names]
-        name = f"{gpu.name} *" if gpu.uncertain else gpu.name
-        table.add_row(name, f"{gpu.memory_gb:g}", f"{gpu.bandwidth_gb_s:g}", gpu.compute_capability, *marks)
-    Console(highlight=False, soft_wrap=True).print(table)
+    kinds = ("bf16", "int8", "int4", "fp8", "fp4")
+    cells = [
+        (
+            f"{gpu.name} *" if gpu.uncertain else gpu.name,
+            f"{gpu.memory_gb:g}",
+            f"{gpu.bandwidth_gb_s:g}",
+            gpu.compute_capability,
+            *("yes" if getattr(gpu.capabilities, name) else "-" for name in kinds),
+        )
+        for gpu in read_table()
+    ]
+    numbers, names = ("GB", "GB/s", "cc"), tuple(name.upper() for name in kinds)
+    print_table(("card", *numbers, *names), cells, right=(*numbers, *names), cut=("card",))
     print(
         "\ncc: compute capability. The kinds are what the hardware multiplies by itself;\n"
         "weights of 4 and 8 bits can be kept on every card.\n"

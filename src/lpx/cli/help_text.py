@@ -29,11 +29,25 @@ def format_commands(group: Any, formatter: Any) -> None:
         )
 
 
+# Names that options had once: they are taken as ever, and no help speaks of them.
+_OLD_NAMES = frozenset({"--seconds", "--budget-s"})
+
+
+def _record_of(parameter: Any, ctx: Any) -> tuple[str, str] | None:
+    names = parameter.opts
+    try:
+        parameter.opts = [name for name in names if name not in _OLD_NAMES]
+        record: tuple[str, str] | None = parameter.get_help_record(ctx)
+        return record
+    finally:
+        parameter.opts = names
+
+
 def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
     arguments: list[tuple[str, str]] = []
     panels: dict[str, list[tuple[str, str]]] = {"Options": []}
     for parameter in command.get_params(ctx):
-        record = parameter.get_help_record(ctx)
+        record = _record_of(parameter, ctx)
         if record is None:
             continue
         if parameter.param_type_name == "argument":

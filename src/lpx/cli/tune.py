@@ -15,7 +15,7 @@ from lpx.cli.bench.recording import LedgerOptions, record
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, plain_text
+from lpx.cli.tables import count_of, plain_text, print_table, print_wrapped
 from lpx.cli.whole_file import check_target
 
 if TYPE_CHECKING:
@@ -42,8 +42,11 @@ def tune(
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", help="Requests at once. Default: 16 for throughput.", min=1)
     ] = None,
-    budget_s: Annotated[
-        float, typer.Option("--budget-s", help="Seconds that it may take, about.", min=1, max=86_400)
+    duration: Annotated[
+        float,
+        typer.Option(
+            "--duration", "--budget-s", help="Seconds that it may take, about.", metavar="SECONDS", min=1, max=86_400
+        ),
     ] = 480,
     output: Annotated[Path, typer.Option("--output", "-o", help="The profile to write.", metavar="FILE")] = Path(
         "lpx.toml"
@@ -72,12 +75,13 @@ def tune(
     from lpx.bench.tune.state import identity, load_state, save_state, state_path
     from lpx.cli.loading import resolve_engine_options
     from lpx.errors import ConfigError
+    from lpx.store import named_as_stored
 
     profile.announce(context)
     goal = Goal(target, Slo.parse(slo), concurrency or (1 if target == "latency" else 16), allow_lossy)
     given = _given(context, model_options)
     _check_output(output, overwrite)
-    options = resolve_engine_options(model_options)
+    options = named_as_stored(resolve_engine_options(model_options))
     model = model_path(options)
     wanted = identity(model, {name: str(value) for name, value in given.items()}, goal.to_json())
     kept_at = state_path(output)
@@ -105,7 +109,7 @@ def tune(
             goal,
             state,
             fixed=frozenset(given),
-            budget_s=budget_s,
+            budget_s=duration,
             record=keep,
             save=save,
             tell=status.show,
@@ -192,29 +196,22 @@ def _as_json(outcome: Outcome, goal: Goal, output: Path) -> dict[str, Any]:
 
 
 def _print_outcome(outcome: Outcome, goal: Goal, output: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from lpx.bench.tune.tuner import describe
 
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("change", no_wrap=True)
-    table.add_column("speed", justify="right", no_wrap=True)
-    table.add_column("between", justify="right", no_wrap=True)
-    table.add_column("kept", no_wrap=True)
-    table.add_column("why", overflow="fold")
-    for step in outcome.steps:
-        cells = (describe(step.option, step.value), *_speed_cells(step), "yes" if step.kept else "", step.why)
-        table.add_row(*(Text(plain_text(cell)) for cell in cells))
-    Console(highlight=False).print(table)
+    rows = [
+        (describe(step.option, step.value), *_speed_cells(step), "yes" if step.kept else "", step.why)
+        for step in outcome.steps
+    ]
+    columns = ("change", "speed", "between", "kept", "why")
+    print_table(columns, rows, right=("speed", "between"), cut=("change",), folded=("why",))
     best = outcome.best
     if best is not None:
-        print(f"\nthe best so far: p95 ttft {best.ttft_ms_p95:.0f} ms, p95 itl {best.itl_ms_p95:.2f} ms")
+        print()
+        print_wrapped(f"the best so far: p95 ttft {best.ttft_ms_p95:.0f} ms, p95 itl {best.itl_ms_p95:.2f} ms")
     if goal.slo and not outcome.keeps_slo:
-        print(f"{goal.slo.describe()} is NOT kept; nothing that was tried keeps it")
+        print_wrapped(f"{goal.slo.describe()} is NOT kept; nothing that was tried keeps it")
     if outcome.disturbed:
-        print(
+        print_wrapped(
             f"other programs used {outcome.others_share:.0%} of the processors meanwhile, so these figures say little: "
             "end them and repeat it with --restart"
         )

@@ -18,6 +18,7 @@ from lpx.quality.stability import DEFAULT_RUNS, StabilityReport, bundled_prompts
 from lpx.quality.texts import Text, bundled_texts, read_texts
 from lpx.quality.weights import WeightsReport, compare_weights
 from lpx.quality.windows import DEFAULT_WINDOW, LEAST_WINDOW, make_windows, spread
+from lpx.store import named_as_stored
 
 if TYPE_CHECKING:
     from lpx.engine.engine import Engine
@@ -108,7 +109,9 @@ def evaluate(settings: EvalSettings, progress: Progress | None = None) -> Evalua
     Raises ConfigError when subject and reference cannot be compared, InvalidRequestError for texts and review sets, and
     what loading raises.
     """
-    subject, reference = settings.subject, settings.reference
+    subject = named_as_stored(settings.subject)
+    reference = None if settings.reference is None else named_as_stored(settings.reference)
+    settings = dataclasses.replace(settings, subject=subject, reference=reference)
     items = None
     if "review" in settings.checks:
         items = bundled_review() if settings.review_set is None else read_review(settings.review_set)
@@ -148,7 +151,7 @@ def _score(settings: EvalSettings, texts: list[Text], progress: Progress | None)
         windows = spread(make_windows(one.tokenizer, texts, settings.window), settings.windows)
         if reference is None:
             perplexity = measure_perplexity(one, windows, progress=progress)
-            return _Scored(len(windows), _in_use(one.config.name, one.info), perplexity=perplexity)
+            return _Scored(len(windows), _in_use(_name(subject, one), one.info), perplexity=perplexity)
         with ScoredModel(reference, settings.window, dequantize=dequantize) as other:
             try:
                 divergence = compare_distributions(one, other, windows, progress=progress)
@@ -161,8 +164,8 @@ def _score(settings: EvalSettings, texts: list[Text], progress: Progress | None)
                 ) from error
             return _Scored(
                 len(windows),
-                _in_use(one.config.name, one.info),
-                _in_use(other.config.name, other.info),
+                _in_use(_name(subject, one), one.info),
+                _in_use(_name(reference, other), other.info),
                 divergence.ppl,
                 divergence,
             )
@@ -215,10 +218,21 @@ def _load_engine(options: EngineOptions) -> Engine:
     )
 
 
+def _name(options: EngineOptions, scored: ScoredModel) -> str:
+    return options.served_model_name or scored.config.name
+
+
 def _in_use(model: str, info: EngineInfo | ExecutorInfo) -> InUse:
     return InUse(model, info.quantization, info.kv_cache_dtype, info.device, info.isa, info.threads)
 
 
 def _unloaded(options: EngineOptions) -> InUse:
     """Where only files were read."""
-    return InUse(Path(options.model).stem, options.quantization or "", options.kv_cache_dtype, "", "", 0)
+    return InUse(
+        options.served_model_name or Path(options.model).stem,
+        options.quantization or "",
+        options.kv_cache_dtype,
+        "",
+        "",
+        0,
+    )

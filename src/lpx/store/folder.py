@@ -8,10 +8,11 @@ hand, a folder with one and a Hugging Face folder are models too, whose version 
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lpx.errors import LpxError, ModelNotFoundError
 from lpx.model.gguf_shards import is_later_shard
@@ -19,6 +20,7 @@ from lpx.model.models_dir import (
     ORIGINAL,
     current_and_earlier,
     has_original,
+    models_dir,
     read_manifest,
     split_version,
     stored_versions,
@@ -26,6 +28,9 @@ from lpx.model.models_dir import (
 )
 from lpx.store import manifest
 from lpx.store.names import shown
+
+if TYPE_CHECKING:
+    from lpx.options import EngineOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,30 @@ def find_stored(name: str, folder: Path) -> StoredModel | None:
         return find_version(plain, version, folder)
     except ModelNotFoundError:
         return None
+
+
+def stored_name(model: str, folder: Path) -> str | None:
+    """The name that `model` has in `folder`, whether it is that name itself or the path of what lies there."""
+    try:
+        inside = Path(model).resolve().relative_to(folder.resolve()) if os.path.exists(model) else None
+    except (OSError, ValueError):
+        return None
+    if inside is None:
+        stored = find_stored(model, folder)
+        return None if stored is None else stored.name
+    names = dict(_entries(folder))
+    first = Path(*inside.parts[:1])
+    return next((name for name in (first.name, first.stem) if name in names), None)
+
+
+def named_as_stored(options: EngineOptions) -> EngineOptions:
+    """`options` with the model's name in the model folder, whatever way it was named by, unless another was chosen.
+
+    So every measurement of a model has the same name for it. What lies elsewhere keeps its file's name.
+    """
+    if options.served_model_name is not None:
+        return options
+    return replace(options, served_model_name=stored_name(options.model, models_dir(options.models_dir)))
 
 
 def find_version(name: str, version: str, folder: Path) -> StoredModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -95,10 +96,9 @@ def _copy(source: Path, target: Path, report: Callable[[int], None]) -> None:
 def check_has_manifest(model: StoredModel) -> None:
     """Raise ModelStoreError for a model that was put there by hand, whose figures have no place."""
     if model.version == ORIGINAL:
-        raise ModelStoreError(
-            f"{model.name} has no manifest to note its speed in; give it one with: lpx models import --link "
-            f"{model.path}"
-        )
+        # Under the same name: what is imported becomes the version that the name means.
+        command = shlex.join(["lpx", "models", "import", "--link", "--name", model.name, str(model.path)])
+        raise ModelStoreError(f"{model.name} has no manifest to note its speed in; give it one with: {command}")
 
 
 def note_speed(folder: Path, model: StoredModel, figures: dict[str, object]) -> None:

@@ -62,8 +62,9 @@ class Engine:
 class Run:
     """Sessions of pieces of one engine, or of two in alternation, from some moment on."""
 
-    def __init__(self, kind, seed):
-        self.draw = random.Random(seed)
+    def __init__(self, kind, seed, spread=0.006):
+        """`spread` is the standard deviation of log time between sessions, for where the memory of a load lies."""
+        self.draw, self.spread = random.Random(seed), spread
         self.weather = Weather(kind, self.draw)
         self.seconds = 0.0
 
@@ -90,7 +91,7 @@ class Run:
     def _load(self):
         """Where the memory of this load lies: a factor on its times."""
         self._wait(LOAD_SECONDS)
-        return math.exp(self.draw.gauss(0, 0.006))
+        return math.exp(self.draw.gauss(0, self.spread))
 
     def _piece(self, engine, placed):
         """Tokens a second."""

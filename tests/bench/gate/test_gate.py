@@ -6,18 +6,30 @@ from datetime import datetime, timezone
 
 import pytest
 
-from lpx.bench.gate.adjusted import USUAL_SHARES
+from lpx.bench.gate.adjusted import USUAL_SHARES, Comparison
 from lpx.bench.gate.conditions import parse_conditions
-from lpx.bench.gate.gate import CannotJudgeError, measure_baseline, run_gate, run_paired_gate
+from lpx.bench.gate.gate import (
+    CannotJudgeError,
+    _reasons,
+    check_quiet,
+    measure_baseline,
+    run_gate,
+    run_paired_gate,
+    undisturbed,
+)
 from lpx.bench.gate.likeness import UnlikeError, parse_facets
 from lpx.bench.gate.pairs import Pair
+from lpx.bench.gate.pieces import by_session, pieces_of
 from lpx.bench.gate.report import gate_json, gate_markdown
-from lpx.bench.gate.trial import Outcome
+from lpx.bench.gate.sharpness import smallest_changes
+from lpx.bench.gate.trial import Decision, Outcome, Trial
 from lpx.bench.ledger import Run as LedgerRun
 from lpx.bench.measurement import Measurement, Subject
+from lpx.bench.statistics import Interval
+from lpx.bench.weather import Look
 from lpx.doctor.environment import read_environment
 from lpx.errors import ConfigError
-from tests.bench.gate.synthetic_machine import Engine, Run
+from tests.bench.gate.synthetic_machine import MULTIPLY, READ, Engine, Run
 
 SUBJECT = Subject(model="m|1", engine="lpx", engine_version="1", model_sha256="ab" * 32, device="cpu", threads=2)
 CONDITIONS = parse_conditions(["decode:-5%"])
@@ -162,3 +174,64 @@ def test_a_measurement_of_a_gate_has_its_settings():
     assert isinstance(made, Measurement)
     assert (made.kind, made.settings, made.input_len) == ("latency", SETTINGS, 8)
     assert made.started <= datetime.now(timezone.utc)
+
+
+def test_a_baseline_has_as_many_sessions_as_were_asked_for_and_no_more_than_there_is_time():
+    whole = measure_baseline(Synthetic(0), "latency", SETTINGS, sessions=6, seconds=600)
+    assert len(by_session(pieces_of(whole.samples))) == 6
+    assert len(by_session(pieces_of(baseline().measurement.samples))) == 4  # the least, in no time
+
+
+def test_disturbed_sessions_are_made_up_for_and_a_machine_that_is_busy_all_the_time_is_given_up():
+    busy_at_first = Synthetic(0, busy=range(3))
+    made = measure_baseline(busy_at_first, "latency", SETTINGS, sessions=5, seconds=600)
+    assert len(by_session(pieces_of(made.samples))) == 8
+    assert len(by_session(undisturbed(pieces_of(made.samples)))) == 5
+    told = []
+    with pytest.raises(CannotJudgeError):
+        measure_baseline(
+            Synthetic(0, busy=range(500)),
+            "latency",
+            SETTINGS,
+            sessions=24,
+            seconds=600,
+            progress=lambda *at: told.append(at),
+        )
+    assert len(told) == 8
+
+
+def test_a_busy_machine_is_seen_before_anything_is_measured(monkeypatch):
+    class Watch:
+        shares = [0.6, 0.6, 0.6, 0.6, 0.01]
+
+        def share(self):
+            return self.shares.pop(0)
+
+    monkeypatch.setattr("lpx.bench.gate.gate.OthersWatch", Watch)
+    monkeypatch.setattr("lpx.bench.gate.gate.sleep", lambda seconds: None)
+    with pytest.raises(CannotJudgeError, match="other programs use 60 %"):
+        check_quiet()
+    check_quiet()  # at the second look it is quiet
+    assert Watch.shares == []
+    Watch.shares = [0.6]
+    check_quiet(0.7)
+
+
+def test_a_longer_baseline_lets_smaller_changes_be_judged():
+    usual = Synthetic(0).usual_share
+    smallest = []
+    for sessions in (4, 12, 24):
+        made = measure_baseline(Synthetic(0), "latency", SETTINGS, sessions=sessions, seconds=600)
+        smallest.append(smallest_changes(pieces_of(made.samples), usual)["decode_tokens_per_second"])
+    assert 0.05 > smallest[0] > smallest[1] > smallest[2] > 0.001
+    few = [piece for piece in pieces_of(made.samples) if piece.session < 3]
+    assert smallest_changes(few, usual) == {}
+
+
+def test_an_undecided_gate_says_when_the_baseline_is_what_is_too_short():
+    look = Look(READ, MULTIPLY)
+    comparison = Comparison(Interval(0.95, 0.9, 1.0, 0.92), 300, 285, (4, 8), 0.8, (look, look))
+    for sessions, said in (((4, 8), "the baseline, which has 4 sessions: make it anew"), ((8, 8), "(--duration)")):
+        decision = Decision(CONDITIONS[0], dataclasses.replace(comparison, sessions=sessions))
+        [reason] = _reasons(Trial((decision,), (), 60.0), 0.01, 0.15, paired=False)
+        assert said in reason

@@ -13,6 +13,7 @@ from lpx.bench.gate.adjusted import TRIM, Comparison
 from lpx.bench.gate.conditions import is_speed
 from lpx.bench.gate.pieces import DECODE, PHASES, PREFILL, phase_of
 from lpx.bench.gate.sessions import EngineWorkload, StreamEngine, changed_settings, open_stream_engine
+from lpx.bench.headline import BAD_FIT
 from lpx.bench.measurement import Measurement, Subject
 from lpx.bench.sides.spec import EngineSide, ServerSide, Side, parse_side, parse_sides
 from lpx.bench.statistics import trimmed_interval
@@ -107,7 +108,7 @@ class ServerPairs:
             names = [
                 name
                 for name, value in measured[0].figures.items()
-                if phase_of(name) == phase and value > 0 and measured[1].figures.get(name, 0.0) > 0
+                if phase_of(name) == phase and name != BAD_FIT and value > 0 and measured[1].figures.get(name, 0.0) > 0
             ]
             if names:
                 ours, theirs = ({name: measured[at].figures[name] for name in names} for at in (0, 1))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median, stdev
 
 from lpx.bench.gate.conditions import is_speed
+from lpx.bench.headline import BAD_FIT
 from lpx.bench.weather import Look
 from lpx.errors import ConfigError
 
@@ -50,6 +51,7 @@ def split_by_phase(
     pieces = []
     for phase in PHASES:
         own = {name: value for name, value in figures.items() if phase_of(name) == phase and value > 0}
+        own.pop(BAD_FIT, None)  # no figure of the work: a gate has its own idea of how sure figures are
         if own:
             pieces.append(Piece(phase, session, own, weather, others_share))
     return pieces

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import random
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from math import ceil
@@ -103,6 +103,13 @@ class EngineSessions:
 
     def usual_share(self, figure: str) -> tuple[float, float]:
         return usual_engine_share(figure, self._workload.batch_size)
+
+
+def usual_share(kind: str, batch_size: int) -> Callable[[str], tuple[float, float]]:
+    """What is known beforehand of each figure of a workload of this kind; see `Workload.usual_share`."""
+    if kind == "latency":
+        return lambda figure: usual_engine_share(figure, batch_size)
+    return lambda figure: USUAL_SHARES["mixed"]
 
 
 def usual_engine_share(figure: str, batch_size: int) -> tuple[float, float]:
@@ -237,6 +244,8 @@ def changed_settings(measured: Measurement, changed: Iterable[str]) -> dict[str,
             raise ConfigError("--set changes options of an engine, and this workload asks a server, which has its own")
         option, given = engine_setting(name, value)
         settings["engine"] = {**settings["engine"], option: given}
+        if option == "model":
+            settings["engine"].pop("served_model_name", None)  # it is the name of another model
     return settings
 
 

@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from statistics import fmean
 from typing import Any
 
+from lpx.bench.headline import BAD_FIT
 from lpx.bench.load.answer import read_answer
 from lpx.bench.load.http_client import Clock, HttpClient, RequestFailedError
 from lpx.bench.load.prompt import Prompt, request_body
@@ -143,7 +144,7 @@ class DecodeReport:
             kind="decode",
             subject=self.subject,
             settings=self.settings.as_json(),
-            figures=self.figures,
+            figures={**self.figures, BAD_FIT: 1.0} if self.problems else self.figures,
             samples={
                 "answer_tokens": tuple(point.tokens for point in self.points),
                 "answer_seconds": tuple(point.seconds for point in self.points),

@@ -220,8 +220,8 @@ class _Maker:
 
     async def chat(self, number: int) -> Job:
         texts = _CHAT_TURNS[number % len(_CHAT_TURNS)]
-        texts = texts[: request_count(self._settings) - number * len(texts)]  # the last one may be shorter
-        turns = [Prompt(text, self._output_len(number)) for text in texts]
+        left = request_count(self._settings) - number * len(texts)  # the last one may be shorter
+        turns = [Prompt(text, self._output_len(number)) for text in texts[:left]]
         if self._settings.makes_unique:
             turns[0] = self.tagged(number, turns[0])
         return Job(tuple(turns))

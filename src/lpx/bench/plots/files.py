@@ -137,8 +137,8 @@ def _inline(svg: str, number: int) -> str:
     return with_css_names(svg)
 
 
-_HEADS = ("run", "begun", "kind", "model", "quantization", "engine", "device", "batch×in→out", "speed", "TTFT ms")
-_NUMBERS = frozenset({"run", "speed", "TTFT ms"})
+_HEADS = ("run", "begun", "kind", "model", "quantization", "engine", "device", "batch×in→out", "result", "TTFT ms")
+_NUMBERS = frozenset({"run", "result", "TTFT ms"})
 
 
 def _class(head: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lpx.bench.headline import BAD_FIT
 from lpx.bench.ledger import Run
+from lpx.bench.plots.curves import Curve, curves_of
 from lpx.bench.plots.theme import Theme
 from lpx.errors import ConfigError
 
@@ -30,6 +33,7 @@ class Picture:
     title: str
     caption: str
     draw: Callable[[FigureBase, Theme], None]
+    run_ids: frozenset[int]  # of the runs that it shows
 
 
 def pictures_of(
@@ -41,7 +45,7 @@ def pictures_of(
     says what there would be.
     """
     from lpx.bench.plots.drawing import draw_over_batch_size, draw_over_time
-    from lpx.bench.plots.roofline_drawing import draw_roofline, limits_of
+    from lpx.bench.plots.roofline_drawing import draw_roofline, limits_of, placed_runs
 
     for kind in kinds:
         if kind not in KINDS:
@@ -53,13 +57,16 @@ def pictures_of(
     drawn = list(figures) or [name for name in _USUAL if name in there][:_MOST_USUAL]
     pictures = []
     for figure in drawn:
-        own = [run for run in runs if figure in run.measurement.figures]
+        own = [run for run in runs if _has(run, figure)]
+        if not own:
+            continue
         if not kinds or "time" in kinds:
             pictures.append(
                 Picture(
                     f"{figure} over time",
                     "A point is a run, a broken line a change of the environment.",
                     lambda canvas, theme, own=own, figure=figure: draw_over_time(canvas, own, figure, theme),  # type: ignore[misc]
+                    _drawn(curves_of(own, figure)),
                 )
             )
         sizes = {run.measurement.batch_size for run in own} - {None}
@@ -72,6 +79,7 @@ def pictures_of(
                     f"{figure} over batch size",
                     "Medians; bars from the least to the most of several runs.",
                     lambda canvas, theme, own=sized, figure=figure: draw_over_batch_size(canvas, own, figure, theme),  # type: ignore[misc]
+                    _drawn(curves_of(sized, figure, over_batch_size=True)),
                 )
             )
     if not kinds or "roofline" in kinds:
@@ -83,6 +91,7 @@ def pictures_of(
                     "Decoding against the limits of the machine",
                     "Left of the bend reading memory binds, right of it arithmetic; numbers are batch sizes." + more,
                     lambda canvas, theme: draw_roofline(canvas, runs, limits, theme),
+                    _drawn(curves_of(placed_runs(runs), "decode_tokens_per_second", over_batch_size=True)),
                 )
             )
         elif kinds:
@@ -92,6 +101,18 @@ def pictures_of(
             f"none of the usual figures is in these {len(runs)} runs; name one with --figure: {_listed(there)}"
         )
     return pictures
+
+
+def _has(run: Run, figure: str) -> bool:
+    """Whether the run has a number for it, and one that is to be trusted."""
+    figures = run.measurement.figures
+    return math.isfinite(figures.get(figure, math.nan)) and (BAD_FIT not in figures or figure == BAD_FIT)
+
+
+def _drawn(curves: list[Curve]) -> frozenset[int]:
+    from lpx.bench.plots.drawing import drawn_curves
+
+    return frozenset(run.id for curve in drawn_curves(curves) for run in curve.runs)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -107,6 +107,8 @@ def _engine(options: dict[str, str], name: str, defaults: Mapping[str, Any]) -> 
         settings.update(_profile_settings(Path(profile)))
     settings.update(engine_setting(option, text) for option, text in options.items())
     settings.setdefault("model", store.DEFAULT_MODEL)
+    if settings["model"] != defaults.get("model") and "served_model_name" not in options:
+        settings.pop("served_model_name", None)  # it is the name of another model
     return EngineSide(name, settings_of(options_from(settings)), python)  # wrong values are refused here
 
 

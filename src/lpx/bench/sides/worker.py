@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lpx.bench.engine_settings import options_from
 from lpx.bench.measurement import Subject
 from lpx.errors import ConfigError, LpxError
+from lpx.store import named_as_stored
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -119,6 +121,8 @@ class EngineWorker(Worker):
             self.close()
             raise
         self.info: dict[str, Any] = loaded["info"]
+        # By this end, as for every measurement: another installation may have another rule.
+        self.info["model"] = named_as_stored(options_from(settings)).served_model_name or self.info["model"]
         self.version: str = loaded["version"]
         self.load_seconds: float = loaded["seconds"]
 

@@ -12,7 +12,7 @@ from lpx.cli.bench.recording import LedgerFile, LedgerOptions, open_ledger, reco
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, plain_text, print_table
+from lpx.cli.tables import count_of, print_table, print_wrapped
 
 if TYPE_CHECKING:
     from lpx.bench.ledger import Run
@@ -22,6 +22,7 @@ app = typer.Typer(help="Set, list, show and remove what `lpx bench gate` compare
 
 _Name = Annotated[str, typer.Argument(help="The baseline's name.", metavar="NAME")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_LIMIT, _CLEAR = 0.05, 0.08  # the gate's default, and a slow-down that a baseline is to tell from it
 
 
 @app.command("set")
@@ -43,7 +44,16 @@ def set_baseline(
     input_len: Annotated[int, typer.Option("--input-len", help="Tokens of each prompt.")] = 128,
     output_len: Annotated[int, typer.Option("--output-len", help="Tokens of each answer.")] = 128,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Streams at once.")] = 1,
-    seconds: Annotated[float, typer.Option("--seconds", help="How long to measure.", min=1)] = 60.0,
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            "--duration",
+            "--seconds",
+            help="Measure for so many seconds. Default: until there are 24 sessions, 600 seconds at most.",
+            metavar="SECONDS",
+            min=1,
+        ),
+    ] = None,
     as_recorded: Annotated[
         bool, typer.Option("--as-recorded", help="Only give the run this name; measure nothing.")
     ] = False,
@@ -63,9 +73,9 @@ def set_baseline(
 
     From a run: lpx bench serve --url http://127.0.0.1:8080; lpx bench baseline set web last
     """
-    from lpx.bench.gate.gate import measure_baseline
+    from lpx.bench.gate.gate import BASELINE_SECONDS, BASELINE_SESSIONS, MOST_SESSIONS, check_quiet, measure_baseline
     from lpx.bench.gate.pieces import pieces_of
-    from lpx.bench.gate.sessions import EngineWorkload, open_sessions
+    from lpx.bench.gate.sessions import EngineWorkload, open_sessions, runs_here
     from lpx.bench.ledger.names import checked_baseline
     from lpx.errors import ConfigError
 
@@ -87,24 +97,31 @@ def set_baseline(
         from lpx.bench.engine_settings import settings_of
         from lpx.bench.engine_subject import model_path
         from lpx.cli.loading import resolve_engine_options
+        from lpx.store import named_as_stored
 
         profile.announce(context)
-        engine_options = resolve_engine_options(model_options, measure_steps=False)
+        engine_options = named_as_stored(resolve_engine_options(model_options, measure_steps=False))
         path = model_path(engine_options)
         engine = {**settings_of(engine_options), "model": str(path)}
         engine.pop("models_dir", None)
         workload = EngineWorkload(engine=engine, input_len=input_len, output_len=output_len, batch_size=batch_size)
         kind, settings = "latency", workload.settings(repeats=5)
     with StatusLine() as status:
+        if kind == "latency" or runs_here(settings.get("base_url", "")):
+            status.show("looking whether the machine is quiet")
+            check_quiet(most_others / 100)
         status.show("measuring")
         made = measure_baseline(
             open_sessions(kind, settings),
             kind,
             settings,
-            seconds=seconds,
+            sessions=BASELINE_SESSIONS if duration is None else MOST_SESSIONS,
+            seconds=BASELINE_SECONDS if duration is None else duration,
             most_others=most_others / 100,
             progress=lambda sessions, passed: status.show(
-                f"{count_of(sessions, 'session')}, {passed:.0f} of {seconds:.0f} s"
+                f"{count_of(sessions, 'session')} of {BASELINE_SESSIONS}, {passed:.0f} s"
+                if duration is None
+                else f"{count_of(sessions, 'session')}, {passed:.0f} of {duration:.0f} s"
             ),
         )
     if path is None and kind == "latency":
@@ -137,7 +154,7 @@ def list_baselines(json_output: _Json = False, ledger: LedgerFile = None) -> Non
         shown = "" if decode is None else f"{decode:.1f}"
         rows.append((name, str(run.id), f"{made.started:%Y-%m-%d %H:%M}", made.kind, made.subject.model, shown))
     columns = ("name", "run", "measured", "kind", "model", "tokens/s")
-    print_table(columns, rows, right=("run", "tokens/s"), cut=("name", "model"))
+    print_table(columns, rows, right=("run", "tokens/s"), cut=("model",), folded=("name",))
 
 
 @app.command("show")
@@ -180,22 +197,54 @@ def _print_baseline(name: str, run: Run) -> None:
     subject = made.subject
     pieces = pieces_of(made.samples)
     parts = (subject.model, subject.engine, subject.device, subject.isa, subject.kv_cache_dtype, subject.url)
-    print(plain_text(f"baseline {name}: run {run.id}, {made.kind}, {made.started:%Y-%m-%d %H:%M} UTC"))
-    print(plain_text(" · ".join(filter(None, parts))))
+    print_wrapped(f"baseline {name}: run {run.id}, {made.kind}, {made.started:%Y-%m-%d %H:%M} UTC")
+    print_wrapped(" · ".join(filter(None, parts)))
     if pieces:
         print(f"{count_of(len(by_session(pieces)), 'session')} in {made.seconds:.0f} s")
     else:
         print("measured once: a gate cannot judge by it")
     print()
-    rows = []
+    rows, smallest = [], _smallest_changes(made)
     for figure, value in made.figures.items():
         spread = spread_between_sessions(pieces, figure)
-        rows.append((short_name(figure), f"{value:.4g}", "" if spread is None else f"±{100 * spread:.1f} %"))
-    columns = ("figure", "median", "between sessions")
-    print_table(columns, rows, right=columns[1:])
+        change = smallest.get(figure)
+        rows.append(
+            (
+                short_name(figure),
+                f"{value:.4g}",
+                "" if spread is None else f"±{100 * spread:.1f} %",
+                "" if change is None else f"{100 * change:.1f} %",
+            )
+        )
+    columns = ("figure", "median", "between sessions", "smallest change")
+    print_table(columns, rows, right=columns[1:], cut=("figure",))
+    if (change := smallest.get("decode_tokens_per_second")) is not None:
+        _print_reach(change)
+
+
+def _print_reach(change: float) -> None:
+    """What a gate can judge by this baseline, in words."""
+    fails, passes = (_LIMIT + sign * change * (1 - _LIMIT) for sign in (1, -1))
+    print()
+    print_wrapped(
+        "smallest change: how far from its limit a change must lie for a gate with as many sessions, in weather like "
+        f"this, to judge it in nearly all cases. With decode:-{100 * _LIMIT:g}% it fails from -{100 * fails:.1f} % on"
+        + (f" and passes up to -{100 * passes:.1f} %" if passes > 0 else "")
+        + ("" if fails <= _CLEAR else "; a longer --duration makes that sharper")
+    )
+
+
+def _smallest_changes(made: Measurement) -> dict[str, float]:
+    """Of each figure; see `lpx.bench.gate.sharpness`."""
+    from lpx.bench.gate.gate import undisturbed
+    from lpx.bench.gate.pieces import pieces_of
+    from lpx.bench.gate.sessions import usual_share
+    from lpx.bench.gate.sharpness import smallest_changes
+
+    return smallest_changes(undisturbed(pieces_of(made.samples)), usual_share(made.kind, made.batch_size or 1))
 
 
 def _values(name: str, run: Run) -> dict[str, object]:
     from lpx.bench.ledger.export import run_to_json
 
-    return {"name": name, "run": run_to_json(run)}
+    return {"name": name, "run": run_to_json(run), "smallest_changes": _smallest_changes(run.measurement)}

@@ -12,7 +12,7 @@ import typer
 from lpx.cli.bench.recording import LedgerOptions, record
 from lpx.cli.option_groups import spread_options
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, plain_text, print_table
+from lpx.cli.tables import count_of, plain_text, print_table, print_wrapped
 
 if TYPE_CHECKING:
     from lpx.bench.compare.comparison import CompareReport
@@ -91,7 +91,7 @@ def _print_report(specs: list[str], report: CompareReport) -> None:
     for side, spec in zip(report.sides, specs, strict=True):
         subject = side.subject
         parts = (spec, subject.model, subject.engine, subject.engine_version, subject.isa, subject.kv_cache_dtype)
-        print(plain_text(f"{side.name}: " + " · ".join(filter(None, parts))))
+        print_wrapped(f"{side.name}: " + " · ".join(filter(None, parts)))
     answers = len(report.sides[0].replies)
     print(f"{count_of(answers, 'answer')} of each side, medians\n")
     rows = []
@@ -104,11 +104,16 @@ def _print_report(specs: list[str], report: CompareReport) -> None:
     for side in report.sides[1:]:
         texts = side.texts
         assert texts is not None
-        print(f"\n{report.sides[0].name} and {side.name}: {texts.same} of {texts.answers} answers are the same text")
+        print()
+        print_wrapped(
+            f"{report.sides[0].name} and {side.name}: {texts.same} of {texts.answers} answers are the same text"
+        )
         for difference in texts.differences[:_MOST_DIFFERENCES]:
-            print(f"  prompt {difference.prompt}, character {difference.at}: after {_quoted(difference.before)}")
-            print(f"    {report.sides[0].name} has {_quoted(difference.first)}")
-            print(f"    {side.name} has {_quoted(difference.other)}")
+            print_wrapped(
+                f"  prompt {difference.prompt}, character {difference.at}: after {_quoted(difference.before)}", " " * 6
+            )
+            print_wrapped(f"    {report.sides[0].name} has {_quoted(difference.first)}", " " * 6)
+            print_wrapped(f"    {side.name} has {_quoted(difference.other)}", " " * 6)
         if len(texts.differences) > _MOST_DIFFERENCES:
             print(f"  and {count_of(len(texts.differences) - _MOST_DIFFERENCES, 'more prompt')}; --json has all")
 

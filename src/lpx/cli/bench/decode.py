@@ -14,7 +14,7 @@ from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.bench.server_options import ServerOptions, describe, run_until_interrupted, whole_numbers
 from lpx.cli.option_groups import spread_options
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import print_table
+from lpx.cli.tables import print_table, print_wrapped
 from lpx.errors import LpxError
 
 if TYPE_CHECKING:
@@ -126,8 +126,9 @@ def _progress(state: object, streams: int) -> str:
 def _print(reports: Sequence[DecodeReport]) -> None:
     first = reports[0].settings
     lengths = ", ".join(map(str, first.output_lens))
-    print(describe(reports[0].subject))
-    print(f"answers of {lengths} tokens behind {first.input_len}, {first.repeats} rounds of each\n")
+    print_wrapped(describe(reports[0].subject))
+    print_wrapped(f"answers of {lengths} tokens behind {first.input_len}, {first.repeats} rounds of each")
+    print()
     columns = ["streams", "decode tokens/s", "95 % interval", "ms a token", "prefill, ms", "fit"]
     rows = []
     for report in reports:

@@ -53,9 +53,16 @@ def gate(
             metavar="FIGURE:PERCENT",
         ),
     ] = None,
-    seconds: Annotated[
-        float, typer.Option("--seconds", help="Go on for so long where figures are close to the limit.", min=1)
-    ] = 60.0,
+    duration: Annotated[
+        float,
+        typer.Option(
+            "--duration",
+            "--seconds",
+            help="Go on for so many seconds at most, where figures are close to the limit.",
+            metavar="SECONDS",
+            min=1,
+        ),
+    ] = 120.0,
     changed: Annotated[
         list[str] | None,
         typer.Option("--set", help="Run the baseline's workload with this engine option.", metavar="OPTION=VALUE"),
@@ -107,7 +114,7 @@ def gate(
     with judging(), StatusLine() as status:
 
         def progress(sessions: int, passed: float) -> None:
-            status.show(f"{count_of(sessions, 'session')}, {passed:.0f} of at most {seconds:.0f} s")
+            status.show(f"{count_of(sessions, 'session')}, {passed:.0f} of at most {duration:.0f} s")
 
         status.show("measuring")
         if against is not None:
@@ -120,14 +127,14 @@ def gate(
                 workload,
                 allow_different,
                 conditions,
-                seconds,
+                duration,
                 progress,
             )
         else:
             if candidate is not None or any(value is not None for value in workload.values()):
                 raise ConfigError("a side and lengths go with --against SIDE; a baseline has its own")
             report = _against_baseline(
-                baseline, ledger, changed, allow_different, conditions, seconds, most_others / 100, progress
+                baseline, ledger, changed, allow_different, conditions, duration, most_others / 100, progress
             )
     with judging():
         run_id = record(options, report.measurement)

@@ -20,7 +20,7 @@ _Figures = Annotated[
     list[str] | None,
     typer.Option(
         "--figure",
-        help="Show this figure, such as itl_ms_p99, in place of speed and TTFT; may be given several times.",
+        help="Show this figure, such as itl_ms_p99, in place of the main one and TTFT; may be given several times.",
         metavar="NAME",
     ),
 ]
@@ -63,7 +63,7 @@ def _print_runs(runs: list[Run], figures: list[str], baselines: dict[int, list[s
     this_year = datetime.now().year
     own = {run.id: " ".join((*(f"={name}" for name in baselines.get(run.id, ())), *run.tags)) for run in runs}
     several_engines = {run.measurement.subject.engine for run in runs} != {"lpx"}
-    shown = figures or ["SPEED", "TTFT ms"]
+    shown = figures or ["RESULT", "TTFT ms"]
     columns = ["RUN", "BEGUN", "KIND", "MODEL", "B×IN→OUT", *shown]
     if several_engines:
         columns.insert(3, "ENGINE")
@@ -76,8 +76,8 @@ def _print_runs(runs: list[Run], figures: list[str], baselines: dict[int, list[s
         if figures:
             cells = [figure_text(name, measured.figures[name]) if name in measured.figures else "" for name in figures]
         else:
-            speed = str(headline(measured) or "").replace("tokens/s", "tok/s")  # 80 columns are few
-            cells = [speed, first_token_ms(measured.figures) or ""]
+            result = str(headline(measured) or "").replace("tokens/s", "tok/s")  # 80 columns are few
+            cells = [result, first_token_ms(measured.figures) or ""]
         row = [
             str(run.id),
             begun.strftime("%m-%d %H:%M" if begun.year == this_year else "%Y-%m-%d"),
@@ -91,4 +91,6 @@ def _print_runs(runs: list[Run], figures: list[str], baselines: dict[int, list[s
         if any(own.values()):
             row.append(own[run.id])
         rows.append(row)
-    print_table(columns, rows, right=("RUN", *shown), cut=("MODEL", "ENGINE", "TAGS"))
+    print_table(
+        columns, rows, right=("RUN", *shown), cut=("MODEL", "ENGINE"), folded=("TAGS",), below=("ENGINE", "TAGS")
+    )

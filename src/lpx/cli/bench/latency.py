@@ -14,7 +14,7 @@ from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, plain_text
+from lpx.cli.tables import count_of, print_wrapped
 
 if TYPE_CHECKING:
     from lpx.bench.latency import Latency
@@ -58,9 +58,10 @@ def latency(
     from lpx.bench.engine_subject import model_path
     from lpx.bench.latency import measure_latency
     from lpx.cli.loading import load_engine, resolve_engine_options
+    from lpx.store import named_as_stored
 
     profile.announce(context)
-    options = resolve_engine_options(model_options, measure_steps=False)
+    options = named_as_stored(resolve_engine_options(model_options, measure_steps=False))
     engine = load_engine(options)
     started, begun = datetime.now(timezone.utc), perf_counter()
     try:
@@ -88,16 +89,17 @@ def _print_latency(measured: Latency) -> None:
     from lpx.cli.loading import describe_in_use
 
     limit, step = measured.limit, measured.step
-    print(plain_text(describe_in_use(measured.in_use)))
+    print_wrapped(describe_in_use(measured.in_use))
     print(
         f"{count_of(measured.batch_size, 'stream')} of {measured.input_len} tokens in and {measured.output_len} out, "
         f"{count_of(measured.repeats, 'repeat')}\n"
     )
     if measured.others_share > _MUCH:
-        print(
-            f"note: other programs used {measured.others_share:.0%} of the processors meanwhile: these figures say\n"
-            "little; end them and measure again\n"
+        print_wrapped(
+            f"note: other programs used {measured.others_share:.0%} of the processors meanwhile: these figures say "
+            "little; end them and measure again"
         )
+        print()
     print(f"{'':<30}{'median':>10}   range")
     for name, series, digits in (
         ("prefill, tokens/s", measured.prefill_tokens_per_second, 1),
@@ -112,8 +114,9 @@ def _print_latency(measured: Latency) -> None:
         (
             "bytes moved per token",
             f"{limit.bytes_per_token / 1e6:10.1f} MB     weights {limit.weight_bytes_per_token / 1e6:.1f} + "
-            f"KV {limit.kv_bytes_per_token / 1e6:.1f} at a context of {limit.mean_context:.0f}",
+            f"KV {limit.kv_bytes_per_token / 1e6:.1f}",
         ),
+        ("  at a mean context of", f"{limit.mean_context:10.0f} tokens"),
         ("memory read, at best", f"{best.bytes_per_second / 1e9:10.1f} GB/s   {best.best_pattern.name}"),
         (
             "  in turns with decoding",

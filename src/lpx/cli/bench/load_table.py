@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lpx.cli.bench.server_options import describe
-from lpx.cli.tables import plain_text, print_table
+from lpx.cli.tables import line_width, plain_text, print_table, print_wrapped, wrapped
 
 if TYPE_CHECKING:
     from lpx.bench.load import LoadReport
@@ -23,8 +22,9 @@ LATENCY_NAMES = {
 
 def print_load(reports: Sequence[LoadReport], shown: Sequence[str]) -> None:
     """All levels in one table, their times in another, and what went wrong; the tables fit 80 columns."""
-    print(describe(reports[0].subject))
-    print(_describe_load(reports[0]))
+    print_wrapped(describe(reports[0].subject))
+    for line in _describe_load(reports[0]).split("\n"):
+        print_wrapped(line)
     print()
     _print_throughput(reports)
     _print_times(reports, shown)
@@ -41,7 +41,9 @@ def print_load(reports: Sequence[LoadReport], shown: Sequence[str]) -> None:
 
 def print_note(kind: str, text: str) -> None:
     """A sentence in lines of a readable width, without what a server may have put there to steer a terminal."""
-    print(textwrap.fill(plain_text(f"{kind}: {text}"), 80, subsequent_indent="  ", break_on_hyphens=False))
+    width = line_width() or 80
+    first, *rest = wrapped(plain_text(f"{kind}: {text}"), width)
+    print("\n  ".join([first, *wrapped(" ".join(rest), width - 2)] if rest else [first]))
 
 
 def _describe_load(report: LoadReport) -> str:
@@ -87,7 +89,7 @@ def _print_times(reports: Sequence[LoadReport], shown: Sequence[str]) -> None:
             rows.append([label, *(_figure(value, 1) for value in values)])
     if rows:
         print()
-        print_table(["milliseconds", *columns], rows, right=columns)
+        print_table(["milliseconds", *columns], rows, right=columns, cut=("milliseconds",))
 
 
 def _same_as_ttft(report: LoadReport, columns: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from lpx.cli.bench.recording import LedgerOptions, print_run, record
 from lpx.cli.option_groups import ModelOptions, spread_options
 from lpx.cli.profile_option import ProfileOption
 from lpx.cli.status_line import StatusLine
-from lpx.cli.tables import count_of, plain_text, print_table
+from lpx.cli.tables import count_of, print_table, print_wrapped
 
 
 @spread_options
@@ -50,9 +50,10 @@ def naive(
     from lpx.bench.engine_subject import model_path
     from lpx.bench.naive import DECODE, PREFILL, NaiveSettings, measure_naive
     from lpx.cli.loading import resolve_engine_options
+    from lpx.store import named_as_stored
 
     profile.announce(context)
-    options = resolve_engine_options(model_options, measure_steps=False)
+    options = named_as_stored(resolve_engine_options(model_options, measure_steps=False))
     path = model_path(options)
     engine = {**settings_of(options), "model": str(path)}
     engine.pop("models_dir", None)
@@ -72,9 +73,12 @@ def naive(
         print(json.dumps({"run_id": run_id, **asdict(report)}, ensure_ascii=False, indent=2, default=str))
         return
     theirs, ours = report.naive_subject, report.lpx_subject
-    print(plain_text(f"{ours.model}, {count_of(batch_size, 'stream')} of {input_len} tokens in and {output_len} out"))
-    print(f"transformers {theirs.engine_version}, {theirs.quantization}, {theirs.isa}, {theirs.threads} threads")
-    print(f"LPX {ours.engine_version}, {ours.quantization}, {ours.isa}, {ours.threads} threads\n")
+    print_wrapped(f"{ours.model}, {count_of(batch_size, 'stream')} of {input_len} tokens in and {output_len} out")
+    print_wrapped(
+        f"transformers {theirs.engine_version}, {theirs.quantization}, {theirs.isa}, {theirs.threads} threads"
+    )
+    print_wrapped(f"LPX {ours.engine_version}, {ours.quantization}, {ours.isa}, {ours.threads} threads")
+    print()
     rows = []
     for name, figure in (("prefill, tokens/s", PREFILL), ("decode, tokens/s", DECODE)):
         ratio = report.ratios[figure]

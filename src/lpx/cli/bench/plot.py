@@ -43,6 +43,7 @@ def plot(
     """
     from lpx.bench.ledger import RunFilter
     from lpx.cli.status_line import StatusLine
+    from lpx.cli.tables import count_of, plain_text
     from lpx.cli.whole_file import check_target, write_whole
 
     format = file.suffix.lower().lstrip(".")
@@ -71,7 +72,9 @@ def plot(
     write_whole(file, data)
     if format == "png" and lacks_letters(run.measurement.subject.model for run in runs):
         print("no font on this machine has Chinese letters: they are boxes in a PNG, use .html", file=sys.stderr)
-    print(f"{len(runs)} runs in {file}", file=sys.stderr)
+    drawn = len(frozenset[int]().union(*(picture.run_ids for picture in pictures)))
+    others = f"; {len(runs) - drawn} others are in no picture" if drawn < len(runs) else ""
+    print(plain_text(f"{count_of(drawn, 'run')} drawn in {file}{others}"), file=sys.stderr)
 
 
 def _require_matplotlib() -> None:

@@ -76,7 +76,7 @@ def _print_roofline(measured: Roofline) -> None:
     print()
     for kind, peak in measured.peaks.items():
         if peak is None:
-            print(f"{_PEAK_NAMES[kind]:<30}{'n/a':>10}                 {memory.isa} has no unit for it")
+            print(f"{_PEAK_NAMES[kind]:<30}{'n/a':>10}   {memory.isa} has no unit for it")
         else:
             print(f"{_PEAK_NAMES[kind]:<30}{peak.multiply_adds_per_second / 1e9:10.1f} G multiply-adds/s")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from lpx.bench.ledger import Run
-
-_UNLIMITED = 1 << 20  # columns
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, every sample included.")]
 
@@ -82,10 +79,7 @@ def _print_run(run: Run) -> None:
 
 def _print_section(title: str, lines: Iterable[tuple[str, object]]) -> None:
     """Names and values below each other; what is not known is left out."""
-    import shutil
-    import textwrap
-
-    from lpx.cli.tables import plain_text
+    from lpx.cli.tables import line_width, plain_text, wrapped
 
     kept = [(name, _value_text(value)) for name, value in lines]
     kept = [(plain_text(name), plain_text(text)) for name, text in kept if text]
@@ -93,9 +87,9 @@ def _print_section(title: str, lines: Iterable[tuple[str, object]]) -> None:
         return
     print(f"\n{title}" if title else "")
     width = max(len(name) for name, _ in kept)
-    room = max(20, shutil.get_terminal_size().columns - width - 5) if sys.stdout.isatty() else _UNLIMITED
+    room = line_width()
     for name, text in kept:
-        first, *rest = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+        first, *rest = wrapped(text, None if room is None else max(20, room - width - 4))
         print(f"  {name:<{width}}  {first}")
         for line in rest:
             print(f"  {'':<{width}}  {line}")

@@ -44,7 +44,13 @@ def list_(models_dir: ModelsDir = None, json_output: Json = False) -> None:
         for model in models
     ]
     lines += [(entry.name, "not here", size(entry.file_bytes), entry.licence, "-") for entry in available]
-    print_table(("NAME", "VERSION", "SIZE", "LICENCE", "SPEED"), lines, right=("SIZE", "SPEED"), cut=("NAME",))
+    print_table(
+        ("NAME", "VERSION", "SIZE", "LICENCE", "SPEED"),
+        lines,
+        right=("SIZE", "SPEED"),
+        cut=("NAME", "VERSION"),
+        folded=("LICENCE",),
+    )
     print(f"\nModel folder: {folder}")
     for entry in available:
         print(f"To fetch {entry.name}: lpx models pull {entry.name}")

@@ -29,7 +29,7 @@ def show(
     """
     from lpx import store
     from lpx.cli.models.rows import size, speed, version_row
-    from lpx.cli.tables import plain_text, print_table
+    from lpx.cli.tables import print_table, print_wrapped
     from lpx.store.versions import require
 
     folder = store.models_dir(models_dir)
@@ -44,13 +44,13 @@ def show(
         )
         return
     for label, value in _facts(model):
-        print(f"{label:<13}{plain_text(value)}")
+        print_wrapped(f"{label:<13}{value}", " " * 13)
     print()
     rows = [
         ("*" if each.current else "", each.version, (each.created or "-")[:10], size(each.file_bytes), speed(each))
         for each in versions
     ]
-    print_table(("", "VERSION", "CREATED", "SIZE", "SPEED"), rows, right=("SIZE", "SPEED"))
+    print_table(("", "VERSION", "CREATED", "SIZE", "SPEED"), rows, right=("SIZE", "SPEED"), cut=("VERSION",))
 
 
 def _facts(model: StoredModel) -> list[tuple[str, str]]:
