@@ -107,6 +107,7 @@ def test_interrupting_shows_what_was_measured_so_far(server, environment):
         (("--extra-body", '{"a": NaN}'), "--extra-body cannot be sent as JSON"),
         (("--extra-body", '{"a": 1e999}'), "--extra-body cannot be sent as JSON"),
         (("--extra-body", "[" * 100_000), "it is nested too deeply"),
+        (("--top-p", "nan"), "--top-p must be above 0 and at most 1, not nan"),
         (("--metadata", "driver"), "--metadata 'driver' is no KEY=VALUE"),
         (("--metadata", "=570"), "--metadata '=570' has no key"),
         (("--append-result",), "name it with --result-filename"),

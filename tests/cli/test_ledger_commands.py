@@ -101,6 +101,9 @@ def test_plot_writes_a_page(lpx, ledger, tmp_path):
     done = lpx("bench", "plot", str(file), "--model", "千问", "--figure", "decode_tokens_per_second")
     assert done.returncode == 0, done.stderr
     assert "千问-0.5b" in file.read_text("utf-8")
+    assert done.stderr == f"2 runs drawn in {file}\n"
+    done = lpx("bench", "plot", str(file), "--figure", "absent", "--force")
+    assert "none of these 3 runs has the figure 'absent'" in one_line(done, 2)
     assert "exists" in one_line(lpx("bench", "plot", str(file)), 2)
     assert ".html, .png, .svg" in one_line(lpx("bench", "plot", str(tmp_path / "runs.gif")), 2)
     # A module of that name that is not there: as if matplotlib were not installed.

@@ -92,3 +92,4 @@ def test_decode_can_be_measured_again(server):
     again = measure_again("decode", settings.as_json())
     assert again.settings == settings.as_json()
     assert len(again.samples["answer_seconds"]) == 2
+    assert again.figures["bad_fit"] == 1  # two lengths always lie on a line

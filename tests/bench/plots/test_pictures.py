@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from lpx.bench.headline import BAD_FIT
 from lpx.bench.ledger import Run
 from lpx.bench.plots.curves import batch_points, curves_of, environment_changes
 from lpx.bench.plots.files import to_image, to_page
@@ -136,3 +137,18 @@ def test_what_cannot_be_drawn_says_what_can(runs):
         pictures_of([a_run(1, figures={"mean_kl": 0.1})], [])
     with pytest.raises(ConfigError, match="batch size"):
         pictures_of([a_run(1, batch_size=None)], [], kinds=["batch"])
+
+
+def test_a_picture_tells_which_runs_it_shows(runs, roofline):
+    unsure = a_run(50, "unsure", kind="decode", figures={SPEED: 1e6, BAD_FIT: 1.0})
+    lacking = a_run(51, "lacking", figures={"perplexity": 9.0})
+    nothing = a_run(52, "nothing", figures={SPEED: float("nan")})
+    many = [a_run(100 + number, f"model {number}", batch_size=1) for number in range(3)]
+    [picture] = pictures_of([*runs, unsure, lacking, nothing], [], ("time",), (SPEED,))
+    assert picture.run_ids == {run.id for run in runs}  # no more curves than can be told apart are drawn
+    [picture] = pictures_of([*runs, *many], [], ("time",), (SPEED,))
+    assert len(picture.run_ids) == 12
+    [picture] = pictures_of([*runs, *many], [roofline], ("roofline",))
+    assert picture.run_ids <= {run.id for run in runs}
+    with pytest.raises(ConfigError):
+        pictures_of([unsure, nothing], [], ("time",), (SPEED,))

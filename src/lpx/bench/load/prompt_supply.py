@@ -49,6 +49,9 @@ class PromptSupply:
         number = self._made
         self._made += 1
         self.made_late += 1
+        await asyncio.sleep(
+            0
+        )  # as many tasks ask as there are streams: Ctrl-C waits for one prompt, not for all theirs
         return await self._make(number)
 
     @property

@@ -194,6 +194,8 @@ def serve(
         "percentiles": _numbers(metric_percentiles),
         "metadata": facts,
     }
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ConfigError(f"--top-p must be above 0 and at most 1, not {top_p:g}")
     sampling = {name: value for name, value in (("top_p", top_p), ("top_k", top_k)) if value is not None}
     common["extra_body"] = {**sampling, **common["extra_body"]}
     levels: Sequence[int | None]
