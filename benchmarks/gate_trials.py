@@ -80,7 +80,7 @@ def default_threads():
 
 def set_baseline(ledger, options, name, arguments):
     started = time.monotonic()
-    command = ["baseline", "set", name, *arguments, "--seconds", str(options.baseline_seconds)]
+    command = ["baseline", "set", name, *arguments, "--duration", str(options.baseline_seconds)]
     done = lpx(ledger, [*command, "--most-others", options.most_others])
     if done.returncode:
         raise SystemExit(done.stderr.strip())
@@ -95,7 +95,7 @@ def run_gate(ledger, options, baseline, changed):
         baseline,
         "--fail-on",
         options.fail_on,
-        "--seconds",
+        "--duration",
         str(options.seconds),
         *changed,
     ]

@@ -96,7 +96,7 @@ def test_history_says_what_each_kind_is_about(ledger):
     for kind, result in (
         ("latency", "12345.6 tok/s"),
         ("roofline", "123.0 GB/s"),
-        ("eval", "12.346 perplexity"),
+        ("eval", "12.346 ppl"),
         ("compare", "×0.987 decode"),
         ("decode", "bad fit"),
     ):
@@ -170,5 +170,8 @@ def test_wrapping_loses_nothing_and_breaks_where_people_do():
     assert wrapped("one two three", 8) == ["one two", "three"]
     assert wrapped("你好世界 ok", 5) == ["你好", "世界", "ok"]
     assert wrapped("abcdefgh", 3) == ["abc", "def", "gh"]
+    assert wrapped("a: bcdefgh ij", 6, "  ") == ["a: bcd", "  efgh", "  ij"]  # no word gets a space
+    assert wrapped("名字 很长的文字", 6, "  ") == ["名字", "  很长", "  的文", "  字"]
     assert wrapped("  indented text", 11) == ["  indented", "text"]
     assert wrapped("", 5) == [""]
+    assert wrapped("abc def", 3, " " * 9) == ["abc", "def"]  # no room for the indent

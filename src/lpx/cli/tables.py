@@ -31,21 +31,28 @@ def line_width() -> int | None:
     return max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
 
 
-def wrapped(text: str, width: int | None) -> list[str]:
-    """`text` in lines of at most `width` columns, broken at spaces, between Chinese characters, and in long words."""
+def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
+    """`text` in lines of at most `width` columns, those behind the first with `indent` before them.
+
+    Lines end at spaces, between Chinese characters, and within a word that is longer than a line.
+    """
     from rich.cells import cell_len
 
     if width is None or cell_len(text) <= width:
         return [text]
+    indent = indent if 2 * len(indent) <= width else ""
+    room = width - len(indent)  # of further lines
     lines, line, used = [], "", 0
     for word in _words(text):
         size = cell_len(word.rstrip())
-        if used + size > width and line:
+        if used + size > width and size <= room and line.strip():
             lines.append(line.rstrip())
-            line, used = "", 0
-        while cell_len(word.rstrip()) > width:
-            head = _first_cells(word, width)
-            lines.append(head)
+            line, used = indent, len(indent)
+        while used + cell_len(word.rstrip()) > width:
+            head = _first_cells(word, width - used) if used < width else ""
+            if head or line.strip():
+                lines.append((line + head).rstrip())
+                line, used = indent, len(indent)
             word = word[len(head) :]
         line += word
         used += cell_len(word)
@@ -54,12 +61,8 @@ def wrapped(text: str, width: int | None) -> list[str]:
 
 def print_wrapped(text: str, indent: str = "  ") -> None:
     """A sentence or a list of facts, in further lines behind `indent` where a line has no room for it."""
-    width = line_width()
-    first, *rest = wrapped(plain_text(text), width)
-    print(first)
-    if width is not None:
-        for line in wrapped(" ".join(rest), width - len(indent)) if rest else ():
-            print(indent + line)
+    for line in wrapped(plain_text(text), line_width(), indent):
+        print(line)
 
 
 def print_table(
@@ -111,8 +114,8 @@ def print_table(
             print(line)
         for at in moved:
             if row[at]:
-                for line in wrapped(f"{columns[at].lower()}: {row[at]}", None if room is None else room - 4):
-                    print(f"    {line}")
+                for line in wrapped(f"    {columns[at].lower()}: {row[at]}", room, "      "):
+                    print(line)
 
 
 def _fitting(
@@ -165,8 +168,8 @@ def _print_cells(columns: Sequence[str], rows: Sequence[Sequence[str]], room: in
         for name, cell in zip(columns, row, strict=True):
             if cell:
                 label = " ".join(name.split())
-                for at, line in enumerate(wrapped(f"{label}: {cell}" if label else cell, room and room - 2)):
-                    print(f"  {line}" if at else line)
+                for line in wrapped(f"{label}: {cell}" if label else cell, room, "  "):
+                    print(line)
 
 
 def _shortened(text: str, width: int) -> str:

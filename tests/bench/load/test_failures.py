@@ -184,6 +184,7 @@ def test_a_key_at_the_end_of_what_is_kept_leaves_no_part_of_it(script):
         (b'data: {"choices": [{"text": "x"}]}\nevent:error\n\n', "choices"),
         (b"event: error\ndata: the engine died\n\n", "the engine died"),
         (b"event: error\n\n", "an error without words"),
+        (b'error: {"message": "slot unavailable"}\n\n', "slot unavailable"),
         ('event: error\r\ndata: {"error": {"message": "显存不足"}}\r\n\r\n'.encode(), "显存不足"),
     ],
 )
@@ -219,3 +220,19 @@ def test_all_answers_under_way_together_are_bounded(monkeypatch):
     assert report.errors == {"bad_stream": 1}
     assert "all answers under way together take more than 4000 bytes" in report.failures[0].detail
     assert len(report.results) == 11
+
+
+@pytest.mark.parametrize("counts", [1, 2, 3, 4, 5])
+def test_a_server_that_stops_counting_is_one_error_whenever_it_does(monkeypatch, counts):
+    """While prompts are made ahead, in the warm-up, and while the load is running."""
+    from lpx.bench.load import prompt_sets
+    from lpx.bench.load.prompt_supply import PromptSupply
+
+    monkeypatch.setattr(prompt_sets, "PromptSupply", lambda make, count: PromptSupply(make, count, ahead_bytes=1))
+    left = iter(range(counts))
+
+    def count(text):
+        return 1 + len(text.split()) if next(left, None) is not None else -1  # which is no count
+
+    with pytest.raises(ServerUnreachableError, match="the server stopped counting tokens"):
+        run_load([words(0.1)] * 9, tokenize=count, dataset_name="random", num_warmups=1, num_prompts=8)

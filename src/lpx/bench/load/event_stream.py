@@ -60,4 +60,6 @@ def _event(at_s: float, text: bytes) -> Event | None:
             lines.append(value)
         elif field == b"event":
             name = value  # the last one counts
+        elif field == b"error":  # of no specification: as llama.cpp's server told of errors once
+            name, lines = b"error", [value]
     return Event(at_s, name.decode(errors="replace"), b"\n".join(lines)) if lines or name else None

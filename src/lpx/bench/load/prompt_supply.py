@@ -49,9 +49,7 @@ class PromptSupply:
         number = self._made
         self._made += 1
         self.made_late += 1
-        await asyncio.sleep(
-            0
-        )  # as many tasks ask as there are streams: Ctrl-C waits for one prompt, not for all theirs
+        await asyncio.sleep(0)  # every stream asks: Ctrl-C waits for one prompt, not for those of all
         return await self._make(number)
 
     @property

@@ -6,10 +6,10 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from lpx.bench.load.answer import Answer, answer_steps
 from lpx.bench.load.http_client import Clock, Exchange, HttpClient, RequestFailedError
@@ -26,6 +26,8 @@ from lpx.bench.load.token_counter import TokenCounter, find_counter
 from lpx.bench.load.warnings import load_warnings
 from lpx.bench.measurement import Measurement, Subject
 from lpx.shown_key import check_shown_key
+
+T = TypeVar("T")
 
 _TICK_S = 0.25
 _LATE_TICK_S = 0.02
@@ -142,12 +144,11 @@ class _Load:
         self.model = settings.model or (None if self.subject.model == "unknown" else self.subject.model)
         self.counter = await find_counter(self.client, self.model, settings.tokenizer)
         self.nonce = settings.nonce or secrets.token_hex(4)
-        try:
-            self.prompts = await make_prompts(
+        self.prompts = await _made(
+            make_prompts(
                 settings, self.counter, self.nonce, lambda done, total: self.tell(LoadProgress("prompts", done, total))
             )
-        except RequestFailedError as error:
-            raise ServerUnreachableError(f"the server stopped counting tokens: {error.kind}: {error.detail}") from None
+        )
         await self._warm_up()
 
     async def _warm_up(self) -> None:
@@ -160,7 +161,7 @@ class _Load:
             assert self.prompts is not None
             for number in numbers:
                 self.tell(LoadProgress("warm-up", self.warmups, wanted, failed=len(failed)))
-                error = await self._warm(await self.prompts.warm_up(number))
+                error = await self._warm(await _made(self.prompts.warm_up(number)))
                 self.warmups += 1
                 if error is not None:
                     failed.append(error)
@@ -210,7 +211,7 @@ class _Load:
 
     async def _worker(self, supply: PromptSupply) -> None:
         loop = asyncio.get_running_loop()
-        while loop.time() < self.deadline and (job := await supply.next()) is not None:
+        while loop.time() < self.deadline and (job := await _made(supply.next())) is not None:
             await self._job(job, 0.0)
 
     async def _open_loop(self) -> None:
@@ -233,7 +234,7 @@ class _Load:
         try:
             for after in due_times(self.settings, supply.count, random.Random(f"{self.settings.seed}:pace")):
                 at = start + after
-                if at >= self.deadline or (job := await supply.next()) is None:
+                if at >= self.deadline or (job := await _made(supply.next())) is None:
                     break
                 await asyncio.sleep(at - loop.time())
                 await room.acquire()
@@ -377,6 +378,14 @@ class _Load:
             nonce=self.nonce,
             peak_concurrency=self.peak,
         )
+
+
+async def _made(making: Awaitable[T]) -> T:
+    """A prompt or all of them. Raises ServerUnreachableError where the server was to count its tokens, and failed."""
+    try:
+        return await making
+    except RequestFailedError as error:
+        raise ServerUnreachableError(f"the server stopped counting tokens: {error.kind}: {error.detail}") from None
 
 
 async def _all(work: Iterator[Coroutine[Any, Any, None]]) -> None:

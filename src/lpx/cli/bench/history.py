@@ -76,7 +76,9 @@ def _print_runs(runs: list[Run], figures: list[str], baselines: dict[int, list[s
         if figures:
             cells = [figure_text(name, measured.figures[name]) if name in measured.figures else "" for name in figures]
         else:
-            result = str(headline(measured) or "").replace("tokens/s", "tok/s")  # 80 columns are few
+            result = (
+                str(headline(measured) or "").replace("tokens/s", "tok/s").replace("perplexity", "ppl")
+            )  # 80 columns are few
             cells = [result, first_token_ms(measured.figures) or ""]
         row = [
             str(run.id),

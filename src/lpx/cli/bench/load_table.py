@@ -42,9 +42,7 @@ def print_load(reports: Sequence[LoadReport], shown: Sequence[str]) -> None:
 
 def print_note(kind: str, text: str) -> None:
     """A sentence in lines of a readable width, without what a server may have put there to steer a terminal."""
-    width = line_width() or 80
-    first, *rest = wrapped(plain_text(f"{kind}: {text}"), width)
-    print("\n  ".join([first, *wrapped(" ".join(rest), width - 2)] if rest else [first]))
+    print("\n".join(wrapped(plain_text(f"{kind}: {text}"), line_width() or 80, "  ")))
 
 
 def _describe_load(report: LoadReport) -> str:

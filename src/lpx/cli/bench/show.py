@@ -79,7 +79,6 @@ def _print_run(run: Run) -> None:
 
 def _print_section(title: str, lines: Iterable[tuple[str, object]]) -> None:
     """Names and values below each other; what is not known is left out."""
-
     from lpx.cli.tables import line_width, wrapped
     from lpx.plain_text import plain_text
 
