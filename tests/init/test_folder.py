@@ -98,7 +98,7 @@ def test_models_may_lie_on_another_disk(tmp_path: Path) -> None:
     assert (tmp_path / "work" / "models").is_symlink()
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", 'a"b', "a'b", "a\\b", "a\x1b[31mb", "a\0b", "\udcff", "x" * 300])
+@pytest.mark.parametrize("name", ["", "a\nb", 'a"b', "a'b", "a\\b", "a\x1b[31mb", "a\0b", "a ", "\udcff", "x" * 300])
 def test_names_that_no_unit_or_system_bears_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(FolderError) as caught:
         make_folder(name and f"{tmp_path}/{name}", "m", 8080)
@@ -134,6 +134,14 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         make_folder("/proc/self/work", "m", 8080)
     with pytest.raises(FolderError, match="'/dev/null' is there and no folder"):
         make_folder("/dev/null/a/b", "m", 8080)
+
+
+def test_a_working_directory_that_is_gone_is_told(tmp_path: Path) -> None:
+    done = init("work", before=f"mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir {tmp_path}/gone")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[LPX-E084]: the working folder cannot be made: 'work': No such file"), (
+        done.stderr
+    )
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:

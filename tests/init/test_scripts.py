@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -134,6 +135,16 @@ def test_a_proxy_is_not_asked_and_a_key_of_the_environment_is_shown(work: Path) 
         done = script(work, "smoke-test.sh", LPX_URL=url, LPX_API_KEY="one two", http_proxy="http://127.0.0.1:1")
     assert done.stdout == f"smoke test passed: 3 tokens in English and 3 tokens in Chinese from {url}\n"
     assert keys == ["Bearer one"] * 2
+
+
+def test_the_smoke_test_needs_no_installation_of_lpx(work: Path) -> None:
+    """As on a machine where LPX runs in a container alone."""
+    shutil.rmtree(work / ".venv")
+    (work / "bin").mkdir()
+    (work / "bin" / "python3").symlink_to(sys.executable)
+    with answering(200, 200, b'{"usage": {"completion_tokens": 3}}') as (url, _):
+        done = script(work, "smoke-test.sh", LPX_URL=url, PATH=f"{work}/bin:/usr/bin:/bin")
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_environment_is_that_of_the_folder_one_stands_in(work: Path, tmp_path: Path) -> None:

@@ -71,19 +71,19 @@ def make_folder(folder: str, model: str, port: int) -> MadeFolder:
     What is there already and the same is kept, and a key file always is. Raises FolderError, or ModelNameError, and
     leaves nothing behind then.
     """
-    path = _checked_path(folder)
-    texts = _filled_in(path, check_model(model), port)
+    _check_model(model)
     try:
-        missing = _missing(path, texts)
-        return _put(path, missing, texts)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        name = getattr(error, "filename", None) or path
-        raise FolderError(f"the working folder cannot be made: {shown(str(name))}: {reason}") from None
+        path = _checked_path(folder)
+        texts = _filled_in(path, model, port)
+        return _put(path, _missing(path, texts), texts)
+    except OSError as error:
+        raise FolderError(
+            f"the working folder cannot be made: {shown(str(error.filename or folder))}: {error.strerror}"
+        ) from None
 
 
-def check_model(model: str) -> str:
-    """`model` if it is NAME or NAME@VERSION of a store; raises FolderError or ModelNameError."""
+def _check_model(model: str) -> None:
+    """Raises FolderError or ModelNameError for what is not NAME or NAME@VERSION of a store."""
     if ":" in model or "/" in model:
         raise FolderError(
             f"--model takes a name, and {shown(model)} is a place: lpx init … --model NAME, then lpx models pull (or "
@@ -93,7 +93,6 @@ def check_model(model: str) -> str:
     check_name(name)
     if at:
         check_version(version)
-    return model
 
 
 def _checked_path(folder: str) -> Path:
@@ -103,9 +102,11 @@ def _checked_path(folder: str) -> Path:
     try:
         path = Path(os.path.abspath(os.path.expanduser(folder)))
         path_text = os.fsencode(path).decode("utf-8")
-    except (UnicodeDecodeError, UnicodeEncodeError):
+    except UnicodeError:
         raise FolderError(f"the folder {shown(folder)} has a name that is not UTF-8; choose another one") from None
     wrong = next((character for character in path_text if not character.isprintable() or character in "\"'\\"), None)
+    if path_text.endswith(" "):
+        wrong = " "
     if wrong is not None:
         raise FolderError(
             f"the folder {shown(path_text)} has {wrong!a} in its path, which a unit of systemd does not bear; choose "

@@ -6,10 +6,12 @@
 #     scripts/smoke-test.sh --wait 600                   a large model needs longer to load: seconds, 120 by default
 #     LPX_URL=http://127.0.0.1:8081 scripts/smoke-test.sh
 #
-# The key is LPX_API_KEY, else the first one of config/keys.txt, which only a server on this machine gets to see.
+# The key is LPX_API_KEY, else the first one of config/keys.txt, which only a server on this machine gets to see. Needs
+# python3, and no LPX: the server may be in a container.
 set -eu
 cd -- "$(dirname -- "$0")/.."
-. scripts/env.sh
+python=python3
+[ ! -x .venv/bin/python3 ] || python=.venv/bin/python3
 
 if [ -z "${LPX_URL:-}" ]; then
     port=${LPX_PORT:-$(sed -n 's/^port *= *\([0-9]*\).*/\1/p' config/lpx.toml)}
@@ -21,4 +23,4 @@ if [ -z "${LPX_URL:-}" ]; then
     fi
 fi
 export LPX_URL LPX_API_KEY="${LPX_API_KEY:-}"
-exec python3 scripts/smoke_test.py "$@"
+exec "$python" scripts/smoke_test.py "$@"
