@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -19,6 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from lpx.errors import ConfigError
+from lpx.regular_file import open_regular
 from lpx.server.settings import Limits, limit_names
 
 logger = logging.getLogger("lpx.server")
@@ -154,12 +154,12 @@ def _key(
 
 def _read_file(path: Path, owner_secret: bytes) -> tuple[list[ApiKey], Limits]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as exc:
         raise ApiKeyError(f"the key file {path} cannot be read: {exc.strerror}") from None
-    if stat.S_ISREG(mode) and mode & 0o077:
+    if mode & 0o077:
         logger.warning("others on this machine may read or change the key file %s: chmod 600 %s", path, path)
     if len(data) > _MAX_FILE_BYTES:
         raise ApiKeyError(f"the key file {path} is larger than {_MAX_FILE_BYTES} bytes")
