@@ -16,8 +16,8 @@ def make_private_folder(folder: Path, what: str) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
-    except OSError as exc:
-        raise ConfigError(f"the {what} {folder} cannot be made: {exc.strerror}") from None
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"the {what} {folder} cannot be made: {getattr(exc, 'strerror', None) or exc}") from None
     if status.st_mode & 0o077:
         raise ConfigError(
             f"others on this machine may read the folder {folder}, and texts of users would go there: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from hmac import compare_digest
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from lpx.errors import ConfigError
 from lpx.server import api_keys
-from lpx.server.api_keys import KeyRing, parse_key_file
+from lpx.server.api_keys import ApiKeyError, KeyRing, parse_key_file
 from lpx.server.sessions import LIFETIME_S, MAX_SESSIONS, Sessions
 from lpx.server.settings import Limits, ServerSettings
 
@@ -170,3 +171,10 @@ def test_a_session_ends_by_time_with_its_key_and_when_there_are_too_many(tmp_pat
     for _ in range(MAX_SESSIONS):
         sessions.begin(ring.keys[0])
     assert sessions.find(other) is None
+
+
+def test_a_key_file_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero"), Path("a\0b")):
+        with pytest.raises(ApiKeyError, match="cannot be read"):
+            KeyRing(path=path)

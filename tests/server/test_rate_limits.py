@@ -311,3 +311,32 @@ def test_the_prefix_cache_never_crosses_keys(start_server: StartServer, tmp_path
     assert cached(ALICE, cache_salt="one") == 0
     assert cached(BOB, cache_salt="one") == 0
     assert cached(ALICE, cache_salt="one") > 90
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": "x", "n_predict": 10}, "n_predict"),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 10}, "max_tokens"),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 1, "n_cmpl": 3}, "n_cmpl"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n_predict": 10}, "n_predict"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 10},
+            "max_completion_tokens",
+        ),
+        ("/v1/responses", {"input": "x", "max_output_tokens": 10}, "max_output_tokens"),
+        ("/v1/responses", {"input": "x" * 60, "max_output_tokens": 1}, "input"),
+        ("/generate", {"prompt": "x", "n_predict": 10}, "n_predict"),
+        ("/v1/embeddings", {"input": "x" * 60}, "input"),
+    ],
+)
+def test_a_limit_names_the_field_as_the_client_did(
+    start_server: StartServer, path: str, body: dict[str, Any], param: str
+) -> None:
+    server = start_server(
+        settings=ServerSettings(limits=Limits(max_output_tokens=5, max_choices=2, max_prompt_tokens=50))
+    )
+    error = server.post(path, body).json()["error"]
+    assert error["param"] == param
+    assert "max_tokens" not in error["message"] or param == "max_tokens"

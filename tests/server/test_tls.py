@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 import subprocess
@@ -12,7 +13,10 @@ import httpx
 import pytest
 
 from lpx.errors import ConfigError
+from lpx.private_folder import make_private_folder
 from lpx.server import http_protocol
+from lpx.server.listen import AddressError, bind_socket
+from lpx.server.process import TlsError, _tls_options
 from lpx.server.settings import Tls
 from tests.server.conftest import fake_engine
 from tests.server.live_server import PATIENCE_S, LiveServer
@@ -105,3 +109,14 @@ def test_a_handshake_that_does_not_go_on_is_ended(files: Path, monkeypatch: pyte
             assert client.get("/health/live").status_code == 200
     finally:
         server.close()
+
+
+def test_names_that_no_system_takes_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file in (str(tmp_path / "pipe"), "a\0b"):
+        with pytest.raises(TlsError, match="cannot be used"):
+            _tls_options(Tls(certfile=file))
+    with pytest.raises(AddressError, match="cannot be resolved"):
+        bind_socket("a\0b", 0)
+    with pytest.raises(ConfigError, match="cannot be made"):
+        make_private_folder(tmp_path / "a\0b", "data folder")

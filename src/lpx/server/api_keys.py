@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -158,7 +157,7 @@ def _read_file(path: Path, owner_secret: bytes) -> tuple[list[ApiKey], Limits]:
         mode = path.stat().st_mode
     except OSError as exc:
         raise ApiKeyError(f"the key file {path} cannot be read: {exc.strerror}") from None
-    if stat.S_ISREG(mode) and mode & 0o077:
+    if mode & 0o077:
         logger.warning("others on this machine may read or change the key file %s: chmod 600 %s", path, path)
     try:
         text = data.decode()

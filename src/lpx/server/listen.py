@@ -38,7 +38,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
         raise AddressError(f"port {port} is not a port number; use 0 to 65535")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as exc:
+    except (OSError, ValueError) as exc:
         raise AddressError(f"host {host!r} cannot be resolved: {exc}") from exc
     family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
