@@ -10,6 +10,7 @@ again; the pages are `docs/troubleshooting/`.
 from __future__ import annotations
 
 import math
+import re
 
 from lpx.plain_text import plain_text
 
@@ -31,7 +32,14 @@ def error_line(message: object, help_code: str = LpxError.help_code) -> str:
 
     A message may quote names that others chose: what would move the cursor or colour it becomes a question mark.
     """
-    return f"error[{help_code}]: {plain_text(str(message).replace(chr(10), ' '))} (lpx explain {help_code})"
+    return (
+        f"error[{help_code}]: {_short_words(plain_text(str(message).replace(chr(10), ' ')))} (lpx explain {help_code})"
+    )
+
+
+def _short_words(text: str) -> str:
+    """Values that fill the screen are recognised by their beginning and end."""
+    return re.sub(r"\S{300,}", lambda long: f"{long[0][:200]}…{long[0][-40:]}", text)
 
 
 class ModelNotFoundError(LpxError):

@@ -92,7 +92,9 @@ class SpeculativeConfig:
             except RecursionError:
                 raise ConfigError(f"the speculative config is nested too deep; write it like {_EXAMPLE}") from None
             except ValueError as error:
-                raise ConfigError(f"the speculative config is not JSON ({error}); write it like {_EXAMPLE}") from None
+                raise ConfigError(
+                    f"the speculative config {given!r} is not JSON ({error}); write it like {_EXAMPLE}"
+                ) from None
         if not isinstance(given, Mapping):
             raise ConfigError(f"a speculative config is an object like {_EXAMPLE}, not {given!r}")
         known = [field.name for field in fields(cls)]

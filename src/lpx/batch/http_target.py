@@ -13,6 +13,7 @@ from lpx.batch.errors import BatchFileError, TargetGone, TargetUnreachable
 from lpx.batch.json_text import json_line, read_json
 from lpx.batch.line_request import LineRequest
 from lpx.batch.target import Answer
+from lpx.bearer_key import check_bearer_key
 
 if TYPE_CHECKING:
     import httpx
@@ -35,7 +36,7 @@ class HttpTarget:
         timeout_s: float = 600.0,
     ) -> None:
         """`url` is the server, with or without `/v1`; `model` is for lines that name none; `timeout_s` bounds each
-        attempt as a whole. Raises `BatchFileError`.
+        attempt as a whole. Raises `BatchFileError`, and `ConfigError` for a key that cannot be one.
         """
         import httpx
 
@@ -43,6 +44,7 @@ class HttpTarget:
         self._model = model
         headers = {"content-type": "application/json"}
         if api_key:
+            check_bearer_key(api_key)
             headers["authorization"] = f"Bearer {api_key}"
         self._timeout_s = timeout_s
         self._client = httpx.AsyncClient(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import codecs
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from lpx.batch.errors import BatchFileError
+from lpx.regular_file import open_regular
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 _FOREIGN_MARKS = (
@@ -49,13 +49,10 @@ class InputFile:
         self.path = path
         self._max_line_bytes = max_line_bytes
         try:
-            self._file = path.open("rb")
+            self._file = open_regular(path)
         except OSError as exc:
             raise BatchFileError(f"the input {path} cannot be read: {exc.strerror}") from None
         status = os.fstat(self._file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            self._file.close()
-            raise BatchFileError(f"the input {path} is no regular file; lines are read more than once, so it must be")
         self.identity = (status.st_dev, status.st_ino)
         self.size = status.st_size
         try:

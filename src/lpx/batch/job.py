@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lpx.batch.errors import BatchFileError
+from lpx.regular_file import read_bounded
 
 Order = Literal["input", "completion"]
 ORDERS: tuple[str, ...] = get_args(Order)
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class BatchConfig:
 def read_config(path: Path) -> BatchConfig:
     """A config file of JSON. Raises `BatchFileError` that names the key."""
     try:
-        value: Any = json.loads(path.read_bytes().decode("utf-8-sig"))
+        value: Any = json.loads(read_bounded(path, _MOST_BYTES).decode("utf-8-sig"))
     except OSError as exc:
         raise BatchFileError(f"the config {path} cannot be read: {exc.strerror}") from None
     except (ValueError, RecursionError) as exc:

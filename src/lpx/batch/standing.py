@@ -10,6 +10,7 @@ from typing import Any
 from lpx.batch.errors import BatchFileError
 from lpx.batch.input_file import InputFile
 from lpx.batch.result_line import trace_of
+from lpx.regular_file import open_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def read_standing(input_path: Path, output_path: Path) -> Standing:
     with InputFile(input_path) as source:
         counted = source.count()
     try:
-        with output_path.open("rb") as file:
+        with open_regular(output_path) as file:
             for data in file:
                 trace = trace_of(data)
                 done += trace is not None

@@ -99,6 +99,12 @@ class _Commands(TyperGroup):
                 raise
             print(error_line(f"the native module cannot be loaded: {error}", "LPX-E081"), file=sys.stderr)
             raise typer.Exit(1) from None
+        except OSError as error:
+            if error.filename is None or os.environ.get("LPX_DEBUG", "0") not in ("", "0"):
+                raise
+            # Names that are too long, loops of links, folders of others: wherever a path is looked at.
+            print(error_line(f"{os.fspath(error.filename)!r}: {error.strerror}"), file=sys.stderr)
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
@@ -134,9 +140,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        import lpx
 
-        print(f"lpx {version('lpx')}")
+        print(f"lpx {lpx.__version__}")
         raise typer.Exit
 
 

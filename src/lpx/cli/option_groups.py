@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from lpx.errors import ConfigError
 from lpx.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -152,6 +153,10 @@ class ModelOptions:
             metavar="JSON",
         ),
     ] = '{"method": "auto"}'
+
+    def __post_init__(self) -> None:
+        if self.model is not None and not self.model.strip():  # a variable of a script that was never set
+            raise ConfigError(f"--model {self.model!r} is empty; name a model, or leave the option out for the default")
 
     def engine_options(self, model: str, models_dir: Path, **more: Any) -> EngineOptions:
         """The engine's options with `model` as resolved by the caller; ConfigError when they do not go together."""

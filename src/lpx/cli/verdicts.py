@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
-from click.exceptions import ClickException
 
 from lpx.cli.late_failures import report_failure
 from lpx.errors import OUTPUT_NOT_WRITTEN, LpxError
@@ -28,7 +27,7 @@ def judging(wanted: bool = True) -> Iterator[None]:
         if wanted:
             error.exit_code = EXIT_NO_VERDICT
         raise
-    except (typer.Exit, typer.Abort, ClickException, BrokenPipeError):
+    except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
         raise
     except Exception as error:
         if not wanted or os.environ.get("LPX_DEBUG", "0") not in ("", "0"):

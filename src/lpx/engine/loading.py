@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from lpx.errors import ConfigError
 from lpx.options import DTYPES
+from lpx.regular_file import read_bounded
 
 # A tokenizer of so many tokens takes 200 MB while it is built, and half of it afterwards: it is finished before the
 # weights are read.
 _LARGE_VOCABULARY = 200_000
+_MOST_TEMPLATE_BYTES = 1 << 20
 
 if TYPE_CHECKING:
     from lpx.engine.drafting.speculation import Speculation
@@ -210,9 +212,10 @@ def _load_chat_template(files: ModelFiles, tokenizer: Tokenizer, given: str | No
             source = given
         else:
             try:
-                source = Path(given).read_text(encoding="utf-8")
+                source = read_bounded(Path(given), _MOST_TEMPLATE_BYTES).decode("utf-8")
             except (OSError, UnicodeError) as error:
-                raise ConfigError(f"the chat template {given!r} cannot be read: {error}") from error
+                reason = error.strerror if isinstance(error, OSError) else error
+                raise ConfigError(f"the chat template {given!r} cannot be read: {reason}") from error
     return ChatTemplate(source, tokenizer) if source else None
 
 

@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from lpx.errors import ModelFileError, UnsupportedModelError
 
 _MAX_INTEGER = 1 << 31
@@ -58,7 +56,7 @@ class ConfigValues:
         if value is None and default is not None:
             return default
         value = self._required(key)
-        if isinstance(value, np.ndarray):
+        if hasattr(value, "tolist"):  # NumPy's, as GGUF arrays of numbers are read
             value = value.tolist()
         if isinstance(value, list) and value and all(type(item) is int for item in value):
             if any(item != value[0] for item in value):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lpx.errors import ModelFileError
 from lpx.model.config_values import ConfigValues
-from lpx.model.gguf import GgufFile
-from lpx.model.mapped_file import MappedFile, StoredTensor
+
+if TYPE_CHECKING:  # lists of models and of runs need the names of parts only, without NumPy
+    from lpx.model.mapped_file import MappedFile, StoredTensor
 
 _NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MAX_SHARDS = 1000
@@ -41,6 +42,8 @@ def open_shards(path: Path) -> tuple[list[MappedFile], dict[str, Any], dict[str,
 
     The caller closes the mappings. Raises ModelFileError.
     """
+    from lpx.model.gguf import GgufFile
+
     first = GgufFile(path)
     files = [first.file]
     tensors = dict(first.tensors)

@@ -15,6 +15,7 @@ from lpx.errors import InvalidRequestError
 from lpx.quality.answer_checks import Check, run_check, validate_check
 from lpx.quality.answers import Message, Question, ask
 from lpx.quality.intervals import share_interval
+from lpx.regular_file import read_bounded
 
 if TYPE_CHECKING:
     from lpx.engine.engine import Engine
@@ -102,14 +103,10 @@ def read_review(path: Path) -> list[ReviewItem]:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        text = data.decode("utf-8-sig")
+        return read_bounded(path, _MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeError) as error:
-        raise InvalidRequestError(f"the review set {path} cannot be read: {error}", param="review-set") from error
-    if len(data) > _MOST_BYTES:
-        raise InvalidRequestError(f"the review set {path} has more than {_MOST_BYTES >> 20} MiB", param="review-set")
-    return text
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidRequestError(f"the review set {path} cannot be read: {reason}", param="review-set") from error
 
 
 def _item(row: Any) -> ReviewItem:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lpx.errors import InvalidRequestError
+from lpx.regular_file import read_bounded
 
 _FOLDER = Path(__file__).parent / "texts"
+_MOST_BYTES = 256 << 20  # of one text
 _BUNDLED = ("english", "chinese", "code")
 
 
@@ -33,7 +35,7 @@ def read_texts(paths: Sequence[Path]) -> list[Text]:
     texts = []
     for path in paths:
         try:
-            content = path.read_bytes().decode("utf-8-sig")
+            content = read_bounded(path, _MOST_BYTES).decode("utf-8-sig")
         except OSError as error:
             raise InvalidRequestError(f"the text {path} cannot be read: {error.strerror}", param="text") from error
         except UnicodeDecodeError as error:

@@ -7,7 +7,6 @@ constant time, so that neither a common beginning nor the place in the list can 
 from __future__ import annotations
 
 import logging
-import os
 import re
 import secrets
 import stat
@@ -19,6 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from lpx.errors import ConfigError
+from lpx.regular_file import read_bounded
 from lpx.server.settings import Limits, limit_names
 
 logger = logging.getLogger("lpx.server")
@@ -154,15 +154,12 @@ def _key(
 
 def _read_file(path: Path, owner_secret: bytes) -> tuple[list[ApiKey], Limits]:
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            data = file.read(_MAX_FILE_BYTES + 1)
+        data = read_bounded(path, _MAX_FILE_BYTES)
+        mode = path.stat().st_mode
     except OSError as exc:
         raise ApiKeyError(f"the key file {path} cannot be read: {exc.strerror}") from None
     if stat.S_ISREG(mode) and mode & 0o077:
         logger.warning("others on this machine may read or change the key file %s: chmod 600 %s", path, path)
-    if len(data) > _MAX_FILE_BYTES:
-        raise ApiKeyError(f"the key file {path} is larger than {_MAX_FILE_BYTES} bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -20,6 +20,7 @@ from lpx.bench.sides.asking import AskedSide, Question, Reply, open_side
 from lpx.bench.sides.spec import Side
 from lpx.bench.statistics import Interval, alternating_ratio, summary
 from lpx.errors import ConfigError
+from lpx.regular_file import read_bounded
 
 # Figures that are compared: name, and what it is of a reply; None where the side does not tell.
 FIGURES: dict[str, Callable[[Reply], float | None]] = {
@@ -94,14 +95,10 @@ class CompareReport:
 def read_prompts(path: Path) -> tuple[str, ...]:
     """One prompt a line; lines of JSON objects give their `prompt`. Raises ConfigError."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        text = data.decode("utf-8-sig")
+        text = read_bounded(path, _MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ConfigError(f"--prompts {path} cannot be read: {reason}") from None
-    if len(data) > _MOST_BYTES:
-        raise ConfigError(f"--prompts {path} has more than {_MOST_BYTES >> 20} MiB")
     prompts = []
     for number, line in enumerate(text.split("\n"), 1):  # other marks of lines may stand in a prompt
         line = line.strip()

@@ -9,6 +9,7 @@ from typing import Any
 
 from lpx.bench.load.prompt import Job, Prompt
 from lpx.errors import ConfigError
+from lpx.regular_file import read_bounded
 
 _TEXTS = ("prompt", "question", "text", "input", "instruction")
 _LENGTHS = ("output_tokens", "max_tokens", "output_len")
@@ -85,9 +86,7 @@ def _prompt(row: Any, output_len: int, where: str) -> Prompt:
 
 def _text(path: str) -> str:
     try:
-        if Path(path).stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES >> 30} GiB")
-        return Path(path).read_text("utf-8-sig")
+        return read_bounded(Path(path), MAX_FILE_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"--dataset-path {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
+from lpx.bearer_key import check_bearer_key
 from lpx.bench.load.answer import Answer, answer_steps
 from lpx.bench.load.http_client import Clock, Exchange, HttpClient, RequestFailedError
 from lpx.bench.load.pace import due_times
@@ -23,7 +24,6 @@ from lpx.bench.load.timings import recounted, timings_of
 from lpx.bench.load.token_counter import TokenCounter, find_counter
 from lpx.bench.load.warnings import load_warnings
 from lpx.bench.measurement import Measurement, Subject
-from lpx.errors import ConfigError
 
 _TICK_S = 0.25
 _LATE_TICK_S = 0.02
@@ -49,8 +49,8 @@ Tell = Callable[[LoadProgress], None]
 def checked_key(given: str | None) -> str | None:
     """The given key, else that of `LPX_API_KEY` or `OPENAI_API_KEY`. Raises ConfigError for what cannot be one."""
     key = given or os.environ.get("LPX_API_KEY") or os.environ.get("OPENAI_API_KEY") or None
-    if key is not None and not all("!" <= character <= "~" for character in key):
-        raise ConfigError("the API key holds characters that no key has; is there a space or a line end in it?")
+    if key is not None:
+        check_bearer_key(key)
     return key
 
 

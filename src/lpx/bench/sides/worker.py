@@ -120,7 +120,6 @@ class EngineWorker(Worker):
             raise
         self.info: dict[str, Any] = loaded["info"]
         self.version: str = loaded["version"]
-        self.load_seconds: float = loaded["seconds"]
 
     @property
     def subject(self) -> Subject:
