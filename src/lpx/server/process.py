@@ -15,9 +15,11 @@ import signal
 import socket
 import ssl
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpx.errors import ConfigError, LpxError, error_line
+from lpx.regular_file import open_regular
 from lpx.server.listen import bind_socket, is_loopback
 from lpx.server.log_format import set_up_logging
 from lpx.server.settings import ServerSettings, Tls
@@ -104,6 +106,11 @@ def _tls_options(tls: Tls) -> dict[str, Any]:
     from uvicorn.config import create_ssl_context
 
     files = (tls.certfile, tls.keyfile, tls.ca_certs)
+    for file in filter(None, files):
+        try:
+            open_regular(Path(file)).close()  # OpenSSL would wait for whoever writes to a pipe
+        except OSError as exc:
+            raise TlsError(f"the TLS files cannot be used: {file!r}: {exc.strerror}") from None
     try:
         create_ssl_context(tls.certfile, tls.keyfile, None, ssl.PROTOCOL_TLS_SERVER, tls.cert_reqs, tls.ca_certs, None)
     except (OSError, ssl.SSLError) as exc:

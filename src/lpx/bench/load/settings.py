@@ -203,6 +203,7 @@ def _split_url(url: str) -> tuple[str, str | None]:
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port_ok = parts.port is None or parts.port > 0
+        (parts.hostname or "").encode("idna")  # as sockets write it: UnicodeError, a ValueError, for labels too long
     except ValueError:
         raise ConfigError(f"{url!r} is not an address; write it as http://127.0.0.1:8080") from None
     plain = re.fullmatch(r"[!-~]+", url) is not None
