@@ -37,7 +37,7 @@ _EXIT_CODES = {0, 1, 2, 3, 130, 141}
 _NEEDED: dict[str, list[str]] = {
     "run": ["hi"],
     "serve": ["--port", "0"],
-    "fit": ["--models-dir", "{empty}", _NO_MODEL],
+    "fit": [_NO_MODEL, "--models-dir", "{empty}"],
     "tune": ["--output", "{scratch}/tuned.toml"],
     "eval": [_NO_MODEL],
     "quantize": [_NO_MODEL, "{scratch}/new.gguf", "--scheme", "q4"],

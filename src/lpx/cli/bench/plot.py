@@ -11,6 +11,7 @@ import typer
 from lpx.cli.bench.selection import RunSelection
 from lpx.cli.option_groups import spread_options
 from lpx.errors import ConfigError
+from lpx.plain_text import plain_text
 
 _FORMATS = ("html", "png", "svg")
 
@@ -71,7 +72,7 @@ def plot(
     write_whole(file, data)
     if format == "png" and lacks_letters(run.measurement.subject.model for run in runs):
         print("no font on this machine has Chinese letters: they are boxes in a PNG, use .html", file=sys.stderr)
-    print(f"{len(runs)} runs in {file}", file=sys.stderr)
+    print(plain_text(f"{len(runs)} runs in {file}"), file=sys.stderr)
 
 
 def _require_matplotlib() -> None:

@@ -17,6 +17,7 @@ from lpx.cli.late_failures import report_failure
 from lpx.cli.option_groups import spread_options
 from lpx.cli.status_line import StatusLine
 from lpx.errors import OUTPUT_NOT_WRITTEN, ConfigError
+from lpx.plain_text import plain_text
 
 if TYPE_CHECKING:
     from asyncio import Event
@@ -216,7 +217,7 @@ def serve(
     else:
         print_load(reports, shown)
         for path in saved:
-            print(f"saved {path}")
+            print(plain_text(f"saved {path}"))
         for run_id in run_ids:
             print_run(run_id)
     if any(report.interrupted for report in reports):

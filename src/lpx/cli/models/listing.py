@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lpx.cli.models.options import Json, ModelsDir
+from lpx.plain_text import plain_text
 
 
 def list_(models_dir: ModelsDir = None, json_output: Json = False) -> None:
@@ -45,7 +46,7 @@ def list_(models_dir: ModelsDir = None, json_output: Json = False) -> None:
     ]
     lines += [(entry.name, "not here", size(entry.file_bytes), entry.licence, "-") for entry in available]
     print_table(("NAME", "VERSION", "SIZE", "LICENCE", "SPEED"), lines, right=("SIZE", "SPEED"), cut=("NAME",))
-    print(f"\nModel folder: {folder}")
+    print(f"\n{plain_text(f'Model folder: {folder}')}")
     for entry in available:
         print(f"To fetch {entry.name}: lpx models pull {entry.name}")
 
