@@ -22,17 +22,22 @@ from typer.main import get_command
 
 import lpx
 from lpx.cli.app import app
+from lpx.plain_text import plain_text
 
-_SAMPLE = 260
+_SAMPLE = 160
 _NOWHERE = "http://127.0.0.1:9"
 _NO_MODEL = "no-such-model"
 # What a line of error may be about instead of the value: everything that is not there, and what is never repeated.
-_HARMLESS = (_NO_MODEL, "127.0.0.1:9", "'none'", "none.", "ledger.sqlite", "API key", "--ssl-certfile", "this message")
+_HARMLESS = (
+    *(_NO_MODEL, "127.0.0.1:9", "'none'", "none.", "ledger.sqlite", "API key", "--ssl-certfile", "this message"),
+    "config is an object",
+)
 _EXIT_CODES = {0, 1, 2, 3, 130, 141}
 # What a command needs beside the value in question, so that it comes to look at that; {…} are of the scene below.
 _NEEDED: dict[str, list[str]] = {
     "run": ["hi"],
-    "fit": ["--models-dir", "{empty}", _NO_MODEL],
+    "serve": ["--port", "0"],
+    "fit": [_NO_MODEL, "--models-dir", "{empty}"],
     "tune": ["--output", "{scratch}/tuned.toml"],
     "eval": [_NO_MODEL],
     "quantize": [_NO_MODEL, "{scratch}/new.gguf", "--scheme", "q4"],
@@ -193,7 +198,8 @@ def problem(case: Case, code: int, out: str, err: str) -> str | None:
     if len(said[0]) > 2000 and not said[0].startswith("Error:"):
         return f"an error line of {len(said[0])} characters"
     words = [case.option, case.option.strip("-").replace("-", "_"), case.option.lower(), *_HARMLESS]
-    words += [case.value.strip()[:20], repr(case.value)[1:20]] if case.value.strip() else ["''", "empty", "' '"]
+    shown = plain_text(case.value).strip()
+    words += [shown[:20], repr(case.value)[1:20]] if shown else ["''", "' '", "empty", " . ", "   "]
     if not any(word in said[0] for word in words if word):
         return f"does not name the value: {said[0][:300]}"
     return None

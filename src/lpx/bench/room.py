@@ -11,7 +11,7 @@ from lpx.errors import ConfigError
 def check_room(info: Mapping[str, Any], input_len: int, output_len: int, batch_size: int) -> None:
     """Raises ConfigError where the context, the streams at once or the KV blocks do not suffice.
 
-    `info` is `EngineInfo` as a mapping, of an engine of any version.
+    `info` is `EngineInfo` as a mapping, as engines in other processes tell it.
     """
     length = input_len + output_len
     if length > info["max_model_len"]:

@@ -101,10 +101,11 @@ class _Commands(TyperGroup):
             print(error_line(f"the native module cannot be loaded: {error}", "LPX-E081"), file=sys.stderr)
             raise typer.Exit(1) from None
         except OSError as error:
-            if error.filename is None or os.environ.get("LPX_DEBUG", "0") not in ("", "0"):
+            debugging = os.environ.get("LPX_DEBUG", "0") not in ("", "0")
+            if error.filename is None or error.errno in _OUTPUT_ERRORS or debugging:
                 raise
             # Names that are too long, loops of links, folders of others: wherever a path is looked at.
-            print(error_line(f"{os.fspath(error.filename)!r}: {error.strerror}"), file=sys.stderr)
+            print(error_line(f"{str(error.filename)!r}: {error.strerror}"), file=sys.stderr)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -63,7 +63,7 @@ def doctor(
     else:
         _print_report(report, verbose)
         if fix_script is not None:
-            print(f"\nThe fixes are in {fix_script}: read it, then run it with sh.")
+            print(f"\n{plain_text(f'The fixes are in {fix_script}: read it, then run it with sh.')}")
     raise typer.Exit(code)
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lpx.options import EngineOptions
     from lpx.store import StoredModel
 
-_SOURCES = ("hf", "ms", "pypi", "http", "https")
 _QUIET_SECONDS = 1.0  # loading that takes less shows no bar
 
 
@@ -31,12 +30,13 @@ def resolve_engine_options(
     """The engine's options with a model that is there: no model means the default one, and a name of the catalog that
     is absent is pulled. A model of the store is served under the name it has there."""
     from lpx import store
+    from lpx.store.names import names_source
 
     folder = store.models_dir(options.models_dir)
     model = options.model or store.DEFAULT_MODEL
     if needs_pull(options):
         pull_with_progress(model, folder)
-    elif model.partition(":")[0].lower() in _SOURCES and not os.path.exists(model):
+    elif names_source(model) and not os.path.exists(model):
         raise ModelNotFoundError(
             f"{model[:200]} is where a model comes from; fetch it first: lpx models pull {model[:200]}"
         )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lpx.plain_text import plain_text
+
 if TYPE_CHECKING:
     from lpx.quantize.job import QuantizeReport
     from lpx.quantize.plan import PlannedTensor
@@ -151,9 +153,9 @@ def _print_report(report: QuantizeReport, target: Path) -> None:
         print_table(("bound", "verdict", "what was found"), rows, folded=("what was found",))
     sizes = f"{report.nbytes / 1e6:.1f} MB of {report.source_bytes / 1e6:.1f}, {report.bits:.2f} bits a weight"
     if report.path == target:
-        print(f"made {report.path}: {sizes}, in {report.seconds:.0f} s")
+        print(plain_text(f"made {report.path}: {sizes}, in {report.seconds:.0f} s"))
     else:
-        print(f"rejected: {target} was not made; what would have been it is {report.path} ({sizes})")
+        print(plain_text(f"rejected: {target} was not made; what would have been it is {report.path} ({sizes})"))
 
 
 def _as_json(scheme: str, report: QuantizeReport) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lpx.plain_text import plain_text
+
 if TYPE_CHECKING:
     from lpx.doctor.snapshot import Change, ModelEntry
 
@@ -44,9 +46,8 @@ def snapshot(
         print(json.dumps(taken, ensure_ascii=False, indent=2))
         return
     write_snapshot(output, taken)
-    print(
-        f"{output}: {len(taken['packages'])} packages, {len(taken['models'])} models, {len(taken['settings'])} settings"
-    )
+    counts = ", ".join(f"{len(taken[what])} {what}" for what in ("packages", "models", "settings"))
+    print(plain_text(f"{output}: {counts}"))
 
 
 @app.command("diff")
@@ -102,8 +103,6 @@ def _print_changes(changes: list[Change]) -> None:
     if not changes:
         print("nothing changed")
         return
-    from lpx.plain_text import plain_text
-
     heading = None
     for change in changes:
         if change.importance is not heading:

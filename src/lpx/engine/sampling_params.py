@@ -148,10 +148,6 @@ class SamplingParams:
             self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
         )
 
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0.0
-
     def sampler_settings(self, seed: int, vocab_size: int) -> SamplerSettings:
         """The part that the sampler needs, for a choice whose seed is `seed` in [0, 2**64)."""
         looks_back = self.repeat_last_n != 0

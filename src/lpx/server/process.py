@@ -106,6 +106,11 @@ def _tls_options(tls: Tls) -> dict[str, Any]:
     from uvicorn.config import create_ssl_context
 
     files = (tls.certfile, tls.keyfile, tls.ca_certs)
+    for file in filter(None, files):
+        try:
+            open_regular(Path(file)).close()  # OpenSSL would wait for whoever writes to a pipe
+        except OSError as exc:
+            raise TlsError(f"the TLS files cannot be used: {file!r}: {exc.strerror}") from None
     try:
         for file in filter(None, files):  # a pipe without a writer would be waited for
             open_regular(Path(file)).close()

@@ -20,6 +20,11 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECA
 _RESERVED = frozenset({CURRENT, ORIGINAL, MANIFEST})
 
 
+def names_source(text: str) -> bool:
+    """Whether `text` says where a model comes from, such as `hf:…`, rather than what it is called here."""
+    return text.partition(":")[0].lower() in ("hf", "ms", "pypi", "http", "https")
+
+
 def check_name(name: str) -> str:
     """`name` if a model may be called so; raises ModelNameError."""
     problem = _problem(name)

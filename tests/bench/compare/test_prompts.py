@@ -36,5 +36,5 @@ def test_lines_that_are_no_prompt_are_named(tmp_path, line):
 
 
 def test_files_without_an_end_are_refused():
-    with pytest.raises(ConfigError, match="MiB"):
+    with pytest.raises(ConfigError, match="neither a file nor a pipe"):
         read_prompts(Path("/dev/zero"))

@@ -16,5 +16,4 @@ class UnknownRunError(LedgerError):
     """The ledger holds no run, baseline or tag of that name."""
 
     exit_code = 2
-    help_code = "LPX-E091"
     http_status = 404

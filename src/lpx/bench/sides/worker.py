@@ -124,7 +124,6 @@ class EngineWorker(Worker):
         # By this end, as for every measurement: another installation may have another rule.
         self.info["model"] = named_as_stored(options_from(settings)).served_model_name or self.info["model"]
         self.version: str = loaded["version"]
-        self.load_seconds: float = loaded["seconds"]
 
     @property
     def subject(self) -> Subject:

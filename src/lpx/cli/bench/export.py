@@ -12,6 +12,7 @@ from lpx.cli.bench.selection import RunSelection
 from lpx.cli.option_groups import spread_options
 from lpx.cli.whole_file import check_target, write_whole
 from lpx.errors import ConfigError
+from lpx.plain_text import plain_text
 
 _BOM = b"\xef\xbb\xbf"
 _FORMATS = ("csv", "json")
@@ -50,4 +51,4 @@ def export(
         sys.stdout.buffer.write(data)
         return
     write_whole(file, data)
-    print(f"{len(runs)} runs in {file}", file=sys.stderr)
+    print(plain_text(f"{len(runs)} runs in {file}"), file=sys.stderr)

