@@ -58,7 +58,8 @@ def test_lpx_is_found_behind_whatever_runs_it(line: str, arguments: tuple[str, .
 def test_transcripts_give_what_stands_behind_their_prompts(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "# Page\n\n- in a list:\n\n  ```console\n  $ lpx a \\\n      b\n  output with 'a quote\n  $ lpx 'c\n  d'\n  ```\n\n"
+        "# Page\n\n- in a list:\n\n"
+        "  ```console\n  $ lpx a \\\n      b\n  output with 'a quote\n  $ lpx 'c\n  d'\n  ```\n\n"
         "````text\n```sh\nno\n```\n````\n\n```\nplain\n```\n"
     )
     first, second, third = blocks_of(page)
