@@ -191,6 +191,7 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
             print_table(("finding", "prompt", "place"), rows, folded=("prompt", "place"))
             for kind, what in report.advice(stability.findings).items():
                 print_wrapped(f"  {kind}: {what}", "    ")
+            print("  what to do: lpx explain LPX-E052")
     if rows := report.review_rows(found):
         print("\nreview")
         print_table(
@@ -204,3 +205,5 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
         width = max(len(verdict.bound) for verdict in verdicts)
         for verdict in verdicts:
             print_wrapped(f"  {verdict.outcome:<7}  {verdict.bound:<{width}}  {verdict.said}", " " * (width + 13))
+        if found.reference is not None and any(verdict.outcome == "failed" for verdict in verdicts):
+            print("  what to do: lpx explain LPX-E051")
