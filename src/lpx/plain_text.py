@@ -19,3 +19,8 @@ def shortened(text: str, most: int) -> str:
 def markdown_text(text: str) -> str:
     """Plain text in Markdown, also in a cell of a table: what would end the cell or be markup is escaped."""
     return plain_text(text, " ").translate(_MARKUP)
+
+
+def utf8_text(text: str) -> str:
+    """`text` as UTF-8 can hold it: bytes of a command line that were none are written out (`\\udcff`)."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -16,6 +16,7 @@ from lpx import _native
 from lpx.bench.measurement import Measurement, Subject
 from lpx.bench.series import Series
 from lpx.errors import ConfigError, MemoryLimitError
+from lpx.plain_text import utf8_text
 
 if TYPE_CHECKING:
     from lpx.runtime.cpu.caches import CacheLevel
@@ -206,7 +207,7 @@ def _open(
             f"{available / 2**20:,.0f} MiB can be had. End other programs or raise the memory limit"
         )
     try:
-        return _native.Roofline(threads=threads, isa=isa or "", bytes=own), own
+        return _native.Roofline(threads=threads, isa=utf8_text(isa or ""), bytes=own), own
     except ValueError as error:
         raise ConfigError(str(error)) from error
     except MemoryError:

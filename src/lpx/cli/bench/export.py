@@ -36,8 +36,12 @@ def export(
 
     if format is None:
         format = file.suffix.lower().lstrip(".") if file else "json"
+        if format not in _FORMATS:
+            raise ConfigError(
+                f"{str(file)!r} does not say in which format; let it end with .csv or .json, or add --format"
+            )
     if format not in _FORMATS:
-        raise ConfigError(f"{format or 'nothing'!r} is no format; use --format {' or --format '.join(_FORMATS)}")
+        raise ConfigError(f"{format!r} is no format; use --format {' or --format '.join(_FORMATS)}")
     if file is not None:
         check_target("FILE", file, f"runs.{format}")
     if file is not None and file.exists() and not force:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lpx import _native
 from lpx.errors import ConfigError, ModelFileError
+from lpx.plain_text import utf8_text
 from lpx.runtime.cpu.flat_step import FlatStep
 from lpx.runtime.kv_quality import describe_kv_loss
 from lpx.runtime.memory import MemoryPlan, native_config, plan_memory, quantize_bits
@@ -58,7 +59,7 @@ class CpuExecutor:
             decoder = _native.Decoder(
                 config=native_config(config),
                 threads=plan.threads,
-                isa=options.isa or "",
+                isa=utf8_text(options.isa or ""),
                 max_rows=options.max_num_batched_tokens,
                 max_model_len=plan.max_model_len,
                 kv_blocks=plan.num_blocks,
