@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 SHELL = frozenset({"sh", "console"})
 
@@ -49,10 +50,8 @@ class Command:
     @property
     def lpx_arguments(self) -> tuple[str, ...] | None:
         """What follows `lpx`, `path/lpx` or `python -m lpx`, whatever runs it (`nice`, `docker run`); else None."""
-        for place, word in enumerate(self.words):
-            if word.rpartition("/")[2] == "lpx" and not (place and self.words[place - 1] == "install"):
-                return self.words[place + 1 :]
-        return None
+        names = [word.rpartition("/")[2] for word in self.words]
+        return self.words[names.index("lpx") + 1 :] if "lpx" in names else None
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -72,7 +71,7 @@ def commands_of(script: str) -> list[Command]:
     """The simple commands of a script, in order. ValueError when a quote is not closed."""
     commands: list[Command] = []
     words: list[str] = []
-    skip_target = False
+    target: Literal["file", "here"] | None = None  # what the next word is for, behind a redirection
     ends_of_documents: list[str] = []
 
     def finish() -> None:
@@ -89,7 +88,7 @@ def commands_of(script: str) -> list[Command]:
     while place < len(script):
         kind, token, place = _next_token(script, place)
         if kind == "redirection":
-            skip_target = "here" if token.lstrip("0123456789").startswith("<<") else "file"
+            target = "here" if token.lstrip("0123456789").startswith("<<") else "file"
         elif kind == "operator":
             finish()
             if token == "\n":
@@ -97,11 +96,11 @@ def commands_of(script: str) -> list[Command]:
                     place = _behind_document(script, place, end)
                 ends_of_documents.clear()
         elif kind == "word":
-            if skip_target == "here":
+            if target == "here":
                 ends_of_documents.append(token)
-            elif not skip_target:
+            elif target is None:
                 words.append(token)
-            skip_target = False
+            target = None
     finish()
     return commands
 

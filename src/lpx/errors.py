@@ -108,6 +108,12 @@ class MemoryLimitError(ConfigError):
     help_code = "LPX-E030"
 
 
+class KvCacheTooSmallError(MemoryLimitError):
+    """The KV cache that was asked for does not hold one sequence of the length that was asked for."""
+
+    help_code = "LPX-E031"
+
+
 class InvalidRequestError(LpxError):
     """A request has a wrong value. `param` names it as the client spelled it."""
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from typer import Exit
 from typer.main import get_command
 
 from lpx.cli.app import app
@@ -29,6 +30,8 @@ def check(arguments: Sequence[str], *, mention: bool = False) -> None:
             parameter.callback = None  # it would print the version, or read the profile that is named
         try:
             context = command.make_context("lpx", list(rest), parent=parent)
+        except Exit:  # --help
+            return
         except Exception as error:
             if mention and type(error).__name__ in _INCOMPLETE:
                 return

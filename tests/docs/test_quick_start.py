@@ -1,6 +1,6 @@
 """The quick start is carried out, block after block, with a tiny model under the name of the one that it names.
 
-Only the port is another one. Installing is what .ci/run does with the README, so here `python3 -m venv` leaves stand-ins.
+Only the port is another one. Installing is what .ci/run does with the README; here `python3 -m venv` leaves stand-ins.
 """
 
 from __future__ import annotations

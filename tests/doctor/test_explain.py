@@ -46,6 +46,14 @@ def test_every_code_in_the_source_has_a_page() -> None:
     assert set(SYMPTOMS.values()) <= known
 
 
+@pytest.mark.parametrize("symptom", SYMPTOMS)
+def test_every_symptom_is_named_where_it_happens(symptom: str) -> None:
+    """By a message of LPX's own: not only among what `lpx explain` knows of messages of others."""
+    about_pages = {SOURCE / "doctor" / "messages.py", SOURCE / "doctor" / "explain.py", SOURCE / "cli" / "explain.py"}
+    messages = [file for file in SOURCE.rglob("*.py") if file not in about_pages]
+    assert any(SYMPTOMS[symptom] in codes_in(file.read_text(encoding="utf-8")) for file in messages)
+
+
 def test_pages_are_whole() -> None:
     pages = all_pages()
     assert len({page.code for page in pages}) == len(pages)

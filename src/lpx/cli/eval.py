@@ -189,6 +189,7 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
             print_table(("finding", "prompt", "place"), rows, folded=("prompt", "place"))
             for kind, what in report.advice(stability.findings).items():
                 print(f"  {kind}: {what}")
+            print("  what to do: lpx explain LPX-E052")
     if rows := report.review_rows(found):
         print("\nreview")
         print_table(("kind", "passed", "95 % interval", "reference"), rows, right=("passed", "reference"))
@@ -200,3 +201,5 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
         width = max(len(verdict.bound) for verdict in verdicts)
         for verdict in verdicts:
             print(f"  {verdict.outcome:<7}  {verdict.bound:<{width}}  {plain_text(verdict.said)}")
+        if found.reference is not None and any(verdict.outcome == "failed" for verdict in verdicts):
+            print("  what to do: lpx explain LPX-E051")

@@ -154,6 +154,7 @@ def _print_report(report: QuantizeReport, target: Path) -> None:
         print(f"made {report.path}: {sizes}, in {report.seconds:.0f} s")
     else:
         print(f"rejected: {target} was not made; what would have been it is {report.path} ({sizes})")
+        print("what to do: lpx explain LPX-E051")
 
 
 def _as_json(scheme: str, report: QuantizeReport) -> dict[str, Any]:

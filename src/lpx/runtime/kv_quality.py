@@ -43,9 +43,10 @@ def describe_kv_loss(config: ModelConfig, kv_cache_dtype: str, path: Path = TABL
         if measured == (config.architecture, config.num_layers, config.hidden_size, kv_cache_dtype):
             return (
                 f"KV cache {kv_cache_dtype} loses quality: measured on {row.model}, mean KL {row.kl:.4f} nats from "
-                f"f16, the same likeliest token at {row.top1:.1%} of positions; q8 loses next to nothing"
+                f"f16, the same likeliest token at {row.top1:.1%} of positions; q8 loses next to nothing "
+                "(lpx explain LPX-E051)"
             )
     return (
         f"KV cache {kv_cache_dtype} loses quality, which was not measured for this model; small models lose much, "
-        "and q8 next to nothing"
+        "and q8 next to nothing (lpx explain LPX-E051)"
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lpx.errors import ConfigError, MemoryLimitError, UnsupportedModelError
+from lpx.errors import ConfigError, KvCacheTooSmallError, MemoryLimitError, UnsupportedModelError
 from lpx.options import parse_kv_cache_dtype
 from lpx.runtime.cpu.cgroup import memory_available
 from lpx.runtime.cpu.topology import default_threads
@@ -83,7 +83,7 @@ def plan_memory(files: ModelFiles, options: RuntimeOptions, *, available: int | 
         num_blocks = options.kv_cache_memory // block_bytes
         least = blocks_per_sequence if options.max_model_len else 1
         if num_blocks < least:
-            raise MemoryLimitError(
+            raise KvCacheTooSmallError(
                 f"a KV cache of {_mib(options.kv_cache_memory)} is too small: one sequence of {least * block_size} "
                 f"tokens needs {_mib(least * block_bytes)}. Raise --kv-cache-memory or lower --max-model-len"
             )
