@@ -22,7 +22,8 @@ from pathlib import Path
 
 from workers.process import Worker, WorkerError, least_disturbed, machine_busy_seconds, processor_name
 
-DATA = Path(__file__).parent / "data"
+from lpx.quality import bundled_texts
+
 BATCH = 512  # tokens of a step: all prompts of a decode task fit one
 LPX = "LPX"
 COLD_PROGRAMS = {
@@ -144,7 +145,7 @@ def measure_model(model, tasks, options):
     workers = start_workers(options)
     try:
         engines = {side: worker.ask("load", **load, **more.get(side, {})) for side, worker in workers.items()}
-        ids = workers[LPX].ask("encode", text=(DATA / "english.txt").read_text(encoding="utf-8"))["token_ids"]
+        ids = workers[LPX].ask("encode", text=bundled_texts()[0].content)["token_ids"]
         series = {task.name: {side: Series() for side in workers} for task in tasks}
         same = run_rounds(workers, tasks, ids, series, options)
     finally:
