@@ -14,6 +14,8 @@ import pytest
 from lpx import store
 from tests import browser
 
+os.environ.pop("COLUMNS", None)  # of whoever runs the tests: commands would break their lines there
+
 OPTIONAL_MODELS = {
     "qwen2.5-coder-0.5b": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
     "gemma3-270m": "gemma3-270m-q4_k_m.gguf",
