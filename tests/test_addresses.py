@@ -15,6 +15,8 @@ from lpx.addresses import without_secrets
         ("https://u:MA/RKER@h/x", "https://h/x"),
         ("https://u:p#MARKER@h/x?y", "https://h/x"),
         ("https://u:p?MARKER", "https://…"),
+        ("https://u:12/MARKER@h/x", "https://h/x"),
+        ("https://u:12#MARKER@h", "https://h"),
         ("//u:MARKER@h", "//h"),
         ("u:MARKER@h:80 h/x?access_token=MARKER y", "h:80 h/x y"),
         ("proxy=http://u:MARKER@p:3128/: refused", "proxy=http://p:3128/: refused"),

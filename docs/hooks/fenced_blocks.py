@@ -49,9 +49,14 @@ class Command:
 
     @property
     def lpx_arguments(self) -> tuple[str, ...] | None:
-        """What follows `lpx`, `path/lpx` or `python -m lpx`, whatever runs it (`nice`, `docker run`); else None."""
+        """What follows `lpx`, `path/lpx` or `python -m lpx`, whatever runs it (`nice`, `docker run`); else None.
+
+        As the last word of another command it is a service, a user or a folder.
+        """
         names = [word.rpartition("/")[2] for word in self.words]
-        return self.words[names.index("lpx") + 1 :] if "lpx" in names else None
+        if "lpx" not in names or 0 < names.index("lpx") == len(names) - 1:
+            return None
+        return self.words[names.index("lpx") + 1 :]
 
 
 def blocks_of(page: Path) -> list[Block]:

@@ -21,6 +21,8 @@ def without_secrets(text: str) -> str:
 def _plain(found: re.Match[str]) -> str:
     scheme, rest = found[1], found[2]
     host = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    if not _HOST.fullmatch(host):
-        rest = rest.rpartition("@")[2] if "@" in rest else "…"
+    if "@" in rest and (":" in host or not _HOST.fullmatch(host)):  # a password may look like a port and a path
+        rest = rest.rpartition("@")[2]
+    elif not _HOST.fullmatch(host):
+        rest = "…"
     return scheme + re.split(r"[?#]", rest, maxsplit=1)[0]

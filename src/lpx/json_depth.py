@@ -1,8 +1,12 @@
-"""How deep JSON is nested, told before a parser meets it: parsers and writers call themselves for each level."""
+"""What JSON is made of, told before a parser meets it.
+
+Parsers and writers call themselves for each level, and make an object of each part while they hold the interpreter.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _NOT_BRACKET = re.compile(r"[^\[\]{}]+")
 
@@ -14,12 +18,22 @@ def outside_strings(text: str) -> str:
 
 
 def is_nested_deeper(text: str, most: int) -> bool:
-    """Whether there are more than `most` levels, or brackets that do not match; in linear time and constant stack."""
+    """Whether there are more than `most` levels; in linear time and constant stack.
+
+    What closes is not compared with what opened: a parser gets no deeper than to the first that does not match.
+    """
     if text.count("[") + text.count("{") <= most:
         return False
-    brackets = _NOT_BRACKET.sub("", outside_strings(text))
-    for _ in range(most):  # each round removes the innermost level (two of them where lists and objects alternate)
-        brackets = brackets.replace("[]", "").replace("{}", "")
-        if not brackets:
-            return False
-    return True
+    import numpy as np
+
+    brackets = np.frombuffer(_NOT_BRACKET.sub("", outside_strings(text)).encode(), np.uint8)
+    levels = np.cumsum(np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1), dtype=np.int64)
+    return bool(levels.size) and int(levels.max()) > most
+
+
+def crowd(text: str, bounds: Sequence[tuple[str, int, str]]) -> str | None:
+    """Which bound on the number of a mark outside of strings is broken, as `more than 50000 lists`; None: none."""
+    if not any(text.count(mark) > most for mark, most, _ in bounds):
+        return None
+    outside = outside_strings(text)
+    return next((f"more than {most} {what}" for mark, most, what in bounds if outside.count(mark) > most), None)

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-_NOT_REGULAR, _DIRECTORY = "it is no regular file", "it is a directory"
+_NOT_REGULAR, _DIRECTORY = "it is no regular file", "Is a directory"
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -41,6 +41,8 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
         os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, _DIRECTORY)
         raise OSError(errno.EINVAL, "it is neither a file nor a pipe")
     os.set_blocking(descriptor, True)
     with os.fdopen(descriptor, "rb") as file:

@@ -7,6 +7,7 @@ from typing import Any
 from lpx.errors import ConfigError
 
 _IN_PLACE = "***"
+_SHORTEST = 8  # characters of a key that is one
 
 
 def check_shown_key(key: str | None) -> str | None:
@@ -17,8 +18,8 @@ def check_shown_key(key: str | None) -> str | None:
 
 
 def without_key(text: str, key: str | None) -> str:
-    """What a server said, without the key, which servers like to repeat."""
-    return text.replace(key, _IN_PLACE) if key else text
+    """What a server said, without the key, which servers like to repeat. Shorter keys than any are parts of words."""
+    return text.replace(key, _IN_PLACE) if key and len(key) >= _SHORTEST else text
 
 
 def short_without_key(text: str, key: str | None, most: int) -> str:
@@ -29,8 +30,6 @@ def short_without_key(text: str, key: str | None, most: int) -> str:
 
 def json_without_key(value: Any, key: str | None) -> Any:
     """As `without_key`, for every text of parsed JSON."""
-    if not key:
-        return value
     if isinstance(value, str):
         return without_key(value, key)
     if isinstance(value, list):

@@ -44,6 +44,7 @@ _NEEDED: dict[str, list[str]] = {
     "doctor": ["cpu"],
     "explain": ["LPX-E001"],
     "snapshot": ["--no-hash"],
+    "init": ["{empty}/work"],
     "snapshot diff": ["{scratch}/none.json"],
     "bench roofline": ["--isa", "none"],
     "bench serve": ["--url", _NOWHERE],

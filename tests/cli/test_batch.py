@@ -248,3 +248,22 @@ def test_the_summary_says_why_lines_failed(lpx: Lpx, folder: Path) -> None:
     ]
     assert wrong_key.returncode == 2
     assert "characters that no key has" in wrong_key.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("log", ["in.jsonl", "out.jsonl", "./out.jsonl"])
+def test_the_log_is_no_file_of_the_run(tmp_path, log):
+    (tmp_path / "in.jsonl").write_text('{"prompt": "x"}\n')
+    names = ("-i", "in.jsonl", "-o", "out.jsonl")
+    for made in (False, True):
+        if made:
+            (tmp_path / "out.jsonl").write_text("")
+        done = subprocess.run(
+            [*COMMAND, "batch", "run", *names, "--log-file", log, "--url", "http://127.0.0.1:9", "--resume"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode != 0
+        assert "is the input or the output" in done.stderr
+    assert (tmp_path / "in.jsonl").read_text() == '{"prompt": "x"}\n'
+    assert (tmp_path / "out.jsonl").read_text() == ""

@@ -194,3 +194,12 @@ def test_model_text_cannot_drive_a_terminal(environment, base_model):
 def test_kernel_set_comes_from_the_environment(lpx, isa):
     answer = json.loads(lpx("run", "Hi", *GREEDY, "--json", LPX_ISA=isa).stdout)
     assert answer["in_use"]["isa"] == "portable" if isa else answer["in_use"]["isa"]
+
+
+@pytest.mark.parametrize("arguments", [("models", "list"), ("fit", "--gpus")])
+def test_a_reader_that_is_gone_before_anything_is_printed(environment, arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        done = subprocess.run([*COMMAND, *arguments], stdout=pipe, stderr=subprocess.PIPE, env=environment)
+    assert (done.returncode, done.stderr) == (141, b"")

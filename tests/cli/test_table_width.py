@@ -175,3 +175,10 @@ def test_wrapping_loses_nothing_and_breaks_where_people_do():
     assert wrapped("  indented text", 11) == ["  indented", "text"]
     assert wrapped("", 5) == [""]
     assert wrapped("abc def", 3, " " * 9) == ["abc", "def"]  # no room for the indent
+
+
+@pytest.mark.parametrize("columns", [20, 60, 80, 120])
+def test_columns_that_are_not_there_go_nowhere(monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_table(("NAME", "ENGINE"), [(LONG, LONG)], below=("ENGINE", "TAGS"))
+    assert "ENGINE" in capsys.readouterr().out.upper()

@@ -31,7 +31,14 @@ _LOCAL_URL = re.compile(
     r"\b(?:https?|ws)://(?:127\.0\.0\.1|localhost):\d+(/[^\s\"'`<>),]*)?|\blocalhost:\d+(/[^\s\"'`]*)"
 )
 _LONG_OPTION = re.compile(r"--[a-z][a-z0-9-]*")
-_OF_OTHERS = {"--help", "--version", "--gpus"}  # that no command of ours lists, or that other programs have
+_OF_OTHERS = {
+    "--help",
+    "--version",
+    "--gpus",
+    "--wait",
+    "--cpus",
+    "--build-arg",
+}  # that no command of ours lists, or that other programs have
 
 
 @pytest.fixture(autouse=True)

@@ -47,6 +47,7 @@ def test_what_is_not_closed_is_a_fault(script: str) -> None:
         ("nice -n 10 python -m lpx serve", ("serve",)),
         ("docker run image lpx serve --port 1", ("serve", "--port", "1")),
         ("git diff", None),
+        ("docker compose up -d lpx", None),
         ("pip install 'lpx[plot]'", None),
     ],
 )

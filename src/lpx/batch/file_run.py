@@ -39,6 +39,16 @@ class FilePlan:
     log_file: Path | None = None
 
 
+def _same(path: Path, other: Path) -> bool:
+    """Whether both names mean one file, now or when they are made."""
+    try:
+        return path.samefile(other)
+    except OSError:
+        return path.resolve() == other.resolve()
+    except ValueError:  # no name of a file; who opens it says so
+        return False
+
+
 class FileRun:
     """Holds the files of one run open; use as a context manager. `progress` says what is to be done."""
 
@@ -51,6 +61,8 @@ class FileRun:
         self._plan = plan
         with contextlib.ExitStack() as opened:
             self._source = opened.enter_context(InputFile(plan.input))
+            if plan.log_file is not None and any(_same(plan.log_file, other) for other in (plan.input, plan.output)):
+                raise BatchFileError(f"the log {plan.log_file} is the input or the output: name another file")
             self._log = RunLog(plan.log_file)
             opened.callback(self._log.close)
             self._output: OutputFile = open_output(plan.output, resume=plan.resume, source=self._source)

@@ -100,6 +100,9 @@ class _Commands(TyperGroup):
                 raise
             print(error_line(f"the native module cannot be loaded: {error}", "LPX-E081"), file=sys.stderr)
             raise typer.Exit(1) from None
+        except BrokenPipeError:
+            silence_stdout()
+            raise typer.Exit(EXIT_BROKEN_PIPE) from None
         except OSError as error:
             debugging = os.environ.get("LPX_DEBUG", "0") not in ("", "0")
             if error.filename is None or error.errno in _OUTPUT_ERRORS or debugging:
@@ -109,9 +112,6 @@ class _Commands(TyperGroup):
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        except BrokenPipeError:
-            silence_stdout()
-            raise typer.Exit(EXIT_BROKEN_PIPE) from None
 
     def _invoke_whole(self, ctx: Any) -> Any:
         """With all of its output written; a failure on the way counts where the command itself ends with 0."""

@@ -92,7 +92,7 @@ def print_table(
     moved: list[int] = []
     widths = _fitting(natural, left, soft, room, _READABLE)
     for name in reversed(below):
-        if widths is None:
+        if widths is None and name in columns:
             at = columns.index(name)
             left.remove(at)
             moved.insert(0, at)

@@ -141,8 +141,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if isinstance(value, str):
+        if value.lstrip().startswith("{"):  # drafting as JSON
+            return _known_drafting(value)
         return _SET if _KEY_FORM.match(value) else without_secrets(value)
     return _SET if isinstance(value, dict) else value
+
+
+def _known_drafting(text: str) -> str:
+    """What stands in a JSON object of drafting options under known names; all of it where it is no such object."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return _SET
+    return json.dumps(_kept(values, lambda name: name.replace("-", "_") in _SPECULATION))
 
 
 def write_snapshot(path: Path, snapshot: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import stat
 import sys
@@ -19,6 +20,7 @@ from lpx.store.names import check_name, check_version, shown
 _TEMPLATES = Path(__file__).with_name("templates")
 _FOLDERS = ("models", "inputs", "outputs", "logs", "scripts", "config")
 _ENVIRONMENT = ".venv"
+_PLACE = re.compile(r"@LPX_[A-Z_]+@")
 
 
 class FolderError(ConfigError):
@@ -104,13 +106,13 @@ def _checked_path(folder: str) -> Path:
         path_text = os.fsencode(path).decode("utf-8")
     except UnicodeError:
         raise FolderError(f"the folder {shown(folder)} has a name that is not UTF-8; choose another one") from None
-    wrong = next((character for character in path_text if not character.isprintable() or character in "\"'\\"), None)
+    wrong = next((character for character in path_text if not character.isprintable() or character in "\"'\\:"), None)
     if path_text.endswith(" "):
         wrong = " "
     if wrong is not None:
         raise FolderError(
-            f"the folder {shown(path_text)} has {wrong!a} in its path, which a unit of systemd does not bear; choose "
-            "another one"
+            f"the folder {shown(path_text)} has {wrong!a} in its path, which systemd or a search path does not bear; "
+            "choose another one"
         )
     return path
 
@@ -129,9 +131,7 @@ def _filled_in(path: Path, model: str, port: int) -> Mapping[str, str]:
     texts = {}
     for file in _FILES:
         text = (_TEMPLATES / file.template).read_text(encoding="utf-8")
-        for place, value in values.items():
-            text = text.replace(place, value)
-        texts[file.target] = text
+        texts[file.target] = _PLACE.sub(lambda found: values[found[0]], text)
     return texts
 
 
@@ -148,6 +148,8 @@ def _missing(path: Path, texts: Mapping[str, str]) -> list[_File]:
         if os.path.lexists(folder) and not folder.is_dir():
             raise FolderError(f"{shown(str(folder))} is there and no folder; move it away or choose another folder")
     missing = [file for file in _FILES if not os.path.lexists(path / file.target)]
+    if _KEYS not in missing and not (path / _KEYS.target).is_file():
+        raise FolderError(f"{shown(str(path / _KEYS.target))} is there and no file; move it away")
     differing = [
         file.target
         for file in _FILES

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from lpx.json_depth import is_nested_deeper, outside_strings
+from lpx.json_depth import crowd, is_nested_deeper
 from lpx.server.caller import current_caller
 from lpx.server.errors import HttpError, clip
 from lpx.server.settings import ServerSettings
@@ -168,14 +168,10 @@ def parse_json_object(body: bytes, max_depth: int) -> dict[str, Any]:
 
 def _check_structure(text: str, max_depth: int) -> None:
     """Refuse deep nesting and crowds in linear time and constant stack, before the parser meets them."""
-    if any(text.count(mark) > most for mark, most, _ in _CROWDS):
-        outside = outside_strings(text)
-        for mark, most, what in _CROWDS:
-            if outside.count(mark) > most:
-                raise HttpError(400, f"The JSON has more than {most} {what}.", code="invalid_json")
+    if (crowded := crowd(text, _CROWDS)) is not None:
+        raise HttpError(400, f"The JSON has {crowded}.", code="invalid_json")
     if is_nested_deeper(text, max_depth):
-        message = f"The JSON is nested deeper than {max_depth} levels, or its brackets do not match."
-        raise HttpError(400, message, code="invalid_json")
+        raise HttpError(400, f"The JSON is nested deeper than {max_depth} levels.", code="invalid_json")
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -112,8 +112,6 @@ def _tls_options(tls: Tls) -> dict[str, Any]:
         except OSError as exc:
             raise TlsError(f"the TLS files cannot be used: {file!r}: {exc.strerror}") from None
     try:
-        for file in filter(None, files):  # a pipe without a writer would be waited for
-            open_regular(Path(file)).close()
         create_ssl_context(tls.certfile, tls.keyfile, None, ssl.PROTOCOL_TLS_SERVER, tls.cert_reqs, tls.ca_certs, None)
     except (OSError, ssl.SSLError) as exc:
         named = ", ".join(file for file in files if file)

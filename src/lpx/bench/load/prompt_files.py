@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from typing import Any, TextIO, TypeVar
 
 from lpx.bench.load.prompt import Job, Prompt
 from lpx.errors import ConfigError
-from lpx.regular_file import read_bounded
+from lpx.regular_file import open_regular, read_bounded
 
 T = TypeVar("T")
 
@@ -121,7 +122,13 @@ def _prompt(row: Any, output_len: int, where: str) -> Prompt:
 def _opened(path: str) -> Iterator[TextIO]:
     """The file's lines, which end with "\\n" alone. What cannot be opened or read is a ConfigError."""
     try:
-        yield io.StringIO(read_bounded(Path(path), MAX_FILE_BYTES).decode("utf-8-sig"), newline="\n")
+        if Path(path).is_file():
+            with io.TextIOWrapper(open_regular(Path(path)), encoding="utf-8-sig", newline="\n") as lines:
+                if os.fstat(lines.fileno()).st_size > MAX_FILE_BYTES:
+                    raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES >> 30} GiB")
+                yield lines
+        else:  # what another command writes
+            yield io.StringIO(read_bounded(Path(path), MAX_FILE_BYTES).decode("utf-8-sig"), newline="\n")
     except UnicodeDecodeError as error:
         raise ConfigError(f"--dataset-path {path} is no UTF-8: {error.reason}") from None
     except (OSError, ValueError) as error:

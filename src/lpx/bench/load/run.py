@@ -169,7 +169,7 @@ class _Load:
                     return
 
         self.tell(LoadProgress("warm-up", 0, wanted))
-        at_once = max(self.settings.max_concurrency or 1, MOST_WARMUPS_AT_ONCE)
+        at_once = self.settings.max_concurrency or MOST_WARMUPS_AT_ONCE
         await _all(worker() for _ in range(min(wanted, at_once)))
         if failed and len(failed) == self.warmups:
             raise ServerUnreachableError(

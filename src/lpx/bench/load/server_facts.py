@@ -9,6 +9,7 @@ from lpx.bench.load.http_client import HttpClient, RequestFailedError
 from lpx.bench.load.settings import LoadSettings
 from lpx.bench.measurement import Subject
 from lpx.errors import ConfigError, LpxError
+from lpx.shown_key import without_key
 
 _OWNERS = {
     "lpx": "lpx",
@@ -45,7 +46,7 @@ async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
     engine = _OWNERS.get(str(card.get("owned_by", "")).lower(), "unknown")
     cache = card.get("kv_cache")
     return Subject(
-        model=model[:_LONGEST_NAME],
+        model=without_key(model, client.api_key)[:_LONGEST_NAME],
         engine=engine,
         engine_version=await _version(client) if engine in ("lpx", "vllm", "sglang") else None,
         quantization=_text(card.get("quantization")),

@@ -231,7 +231,8 @@ def _split_url(url: str) -> tuple[str, str | None]:
     example = "write it as http://127.0.0.1:8080"
     whole = url if "://" in url else f"http://{url}"
     scheme, _, rest = whole.partition("://")
-    if "@" in re.split(r"[/?#]", rest, maxsplit=1)[0]:  # first: no message may repeat what is before the @
+    # First, for no message may repeat what is before the @; and anywhere: a password may look like a port and a path.
+    if "@" in rest:
         raise ConfigError("the address holds a name or password; give the key with --api-key or LPX_API_KEY")
     shown = repr(url if len(url) <= 200 else f"{url[:200]}…")
     if scheme.lower() not in ("http", "https"):

@@ -9,6 +9,7 @@
 # The key is LPX_API_KEY, else the first one of config/keys.txt, which only a server on this machine gets to see. Needs
 # python3, and no LPX: the server may be in a container.
 set -eu
+unset CDPATH
 cd -- "$(dirname -- "$0")/.."
 python=python3
 [ ! -x .venv/bin/python3 ] || python=.venv/bin/python3

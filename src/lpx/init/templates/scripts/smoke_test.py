@@ -12,7 +12,7 @@ import urllib.request
 
 PROMPTS = {"English": "The capital of France is", "Chinese": "中国的首都是"}
 SECONDS_FOR_AN_ANSWER = 120
-UNANSWERED = (OSError, http.client.HTTPException)
+UNANSWERED = (OSError, http.client.HTTPException, ValueError)  # the last of addresses and keys that are none
 
 
 class SmokeError(Exception):
@@ -23,6 +23,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Ask the server for one answer in English and one in Chinese.")
     parser.add_argument("--wait", type=float, default=120, metavar="SECONDS", help="for the server to be ready")
     wait = parser.parse_args().wait
+    if not 0 <= wait < 1e6:
+        parser.error(f"--wait takes a number of seconds, not {wait}")
     url = os.environ.get("LPX_URL", "http://127.0.0.1:8080").rstrip("/")
     try:
         wait_until_ready(url, wait)
