@@ -251,19 +251,16 @@ def test_the_summary_says_why_lines_failed(lpx: Lpx, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("log", ["in.jsonl", "out.jsonl", "./out.jsonl"])
-def test_the_log_is_no_file_of_the_run(tmp_path, log):
-    (tmp_path / "in.jsonl").write_text('{"prompt": "x"}\n')
-    names = ("-i", "in.jsonl", "-o", "out.jsonl")
-    for made in (False, True):
-        if made:
-            (tmp_path / "out.jsonl").write_text("")
-        done = subprocess.run(
-            [*COMMAND, "batch", "run", *names, "--log-file", log, "--url", "http://127.0.0.1:9", "--resume"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode != 0
-        assert "is the input or the output" in done.stderr
-    assert (tmp_path / "in.jsonl").read_text() == '{"prompt": "x"}\n'
-    assert (tmp_path / "out.jsonl").read_text() == ""
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_log_is_no_file_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, is_there: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source, output = Path("in.jsonl"), Path("out.jsonl")
+    source.write_text('{"prompt": "x"}\n')
+    if is_there:
+        output.touch()
+    with pytest.raises(BatchFileError, match="is the input or the output"):
+        FileRun(FilePlan(source, output, resume=True, log_file=Path(log)))
+    assert source.read_text() == '{"prompt": "x"}\n'
+    assert output.exists() is is_there
