@@ -39,6 +39,7 @@ def snapshot(
     """
     if context.invoked_subcommand is not None:
         return
+    from lpx.cli.tables import count_of
     from lpx.doctor.snapshot import take_snapshot, write_snapshot
 
     taken = take_snapshot(_models(models_dir), hash_model=_hash_with_progress if hash_models else None)
@@ -46,7 +47,7 @@ def snapshot(
         print(json.dumps(taken, ensure_ascii=False, indent=2))
         return
     write_snapshot(output, taken)
-    counts = ", ".join(f"{len(taken[what])} {what}" for what in ("packages", "models", "settings"))
+    counts = ", ".join(count_of(len(taken[f"{what}s"]), what) for what in ("package", "model", "setting"))
     print(plain_text(f"{output}: {counts}"))
 
 

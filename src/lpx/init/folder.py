@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lpx.doctor.new_file import write_new
 from lpx.errors import ConfigError
+from lpx.plain_text import plain_text
 from lpx.store import CATALOG
 from lpx.store.names import check_name, check_version, shown
 
@@ -146,10 +147,12 @@ def _missing(path: Path, texts: Mapping[str, str]) -> list[_File]:
     """The files that are to be written; raises FolderError, which names all that are there and differ."""
     for folder in (*reversed(path.parents), path, *(path / name for name in _FOLDERS)):
         if os.path.lexists(folder) and not folder.is_dir():
-            raise FolderError(f"{shown(str(folder))} is there and no folder; move it away or choose another folder")
+            raise FolderError(
+                f"{plain_text(str(folder))!r} is there and no folder; move it away or choose another folder"
+            )
     missing = [file for file in _FILES if not os.path.lexists(path / file.target)]
     if _KEYS not in missing and not (path / _KEYS.target).is_file():
-        raise FolderError(f"{shown(str(path / _KEYS.target))} is there and no file; move it away")
+        raise FolderError(f"{plain_text(str(path / _KEYS.target))!r} is there and no file; move it away")
     differing = [
         file.target
         for file in _FILES

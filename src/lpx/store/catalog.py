@@ -56,5 +56,6 @@ def catalog_entry(name: str) -> CatalogEntry:
     except KeyError:
         shown = name if len(name) <= 80 else name[:77] + "..."
         raise ModelNotFoundError(
-            f"no model called {shown!r} can be pulled; known names: {', '.join(sorted(CATALOG))}"
+            f"no model called {shown!r} can be pulled; known names: {', '.join(sorted(CATALOG))}; from elsewhere: "
+            "hf:OWNER/NAME, ms:OWNER/NAME, https://…"
         ) from None

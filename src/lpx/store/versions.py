@@ -45,7 +45,8 @@ def rollback(folder: Path, name: str) -> tuple[StoredModel, StoredModel]:
         named = current_and_earlier(folder / name)
         if len(named) < 2:
             raise ModelStoreError(
-                f"{name} has no earlier version to go back to; choose one with: lpx models use {name}@…"
+                f"{name} has no earlier version to go back to; lpx models show {name} lists those there are, and "
+                f"lpx models use {name}@VERSION takes one"
             )
         was, now = (find_version(name, version, folder) for version in named[:2])
         _write_current(folder / name, named[1:])

@@ -87,6 +87,8 @@ async def _cards(client: HttpClient, settings: LoadSettings) -> tuple[list[dict[
         raise ServerUnreachableError(
             f"{settings.base_url} refuses with HTTP {exchange.status}: give its key with --api-key or LPX_API_KEY"
         )
+    if exchange.status == 503:
+        raise ServerUnreachableError(f"{settings.base_url} is not ready (HTTP 503): wait until its model is loaded")
     if exchange.status != 200:
         return [], f" (HTTP {exchange.status} for /v1/models)"
     try:
