@@ -175,6 +175,11 @@ def test_a_session_ends_by_time_with_its_key_and_when_there_are_too_many(tmp_pat
 
 def test_a_key_file_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero"), Path("a\0b")):
-        with pytest.raises(ApiKeyError, match="cannot be read"):
+    for path, why in (
+        (tmp_path / "pipe", "holds no keys"),  # nobody writes to it
+        (tmp_path, "cannot be read"),
+        (Path("/dev/zero"), "cannot be read"),
+        (Path("a\0b"), "cannot be read"),
+    ):
+        with pytest.raises(ApiKeyError, match=why):
             KeyRing(path=path)
