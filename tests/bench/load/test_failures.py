@@ -9,7 +9,18 @@ import pytest
 from lpx.bench.load import LoadSettings, measure_load
 from lpx.bench.load.server_facts import ServerUnreachableError
 from lpx.errors import ConfigError
-from tests.bench.load.fake_server import DONE, Script, event, run_load, run_with_server, text, usage, words
+from tests.bench.load.fake_server import (
+    DONE,
+    FakeServer,
+    Script,
+    ScriptedClock,
+    event,
+    run_load,
+    run_with_server,
+    text,
+    usage,
+    words,
+)
 
 PLAIN = "text/plain"
 BEGUN = [(0.1, text("a")), (0.2, text("b")), (0.3, text("c"))]
@@ -236,3 +247,20 @@ def test_a_server_that_stops_counting_is_one_error_whenever_it_does(monkeypatch,
 
     with pytest.raises(ServerUnreachableError, match="the server stopped counting tokens"):
         run_load([words(0.1)] * 9, tokenize=count, dataset_name="random", num_warmups=1, num_prompts=8)
+
+
+def test_a_model_is_asked_for_as_the_server_calls_it_and_shown_without_the_key():
+    key = "sk-0123456789"
+    name = f"model-{key}-{'x' * 300}"
+
+    async def measure():
+        clock = ScriptedClock()
+        async with FakeServer(clock, [words(0.1, 0.2)], models={"data": [{"id": name}]}) as server:
+            url = f"http://127.0.0.1:{server.port}"
+            settings = LoadSettings(base_url=url, max_concurrency=1, num_warmups=0, num_prompts=1)
+            return await measure_load(settings, clock=clock, api_key=key), server.bodies
+
+    report, bodies = asyncio.run(measure())
+    assert [body["model"] for body in bodies] == [name]
+    assert report.subject.model.startswith("model-***-x")
+    assert len(report.subject.model) == 200

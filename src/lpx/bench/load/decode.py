@@ -22,7 +22,7 @@ from lpx.bench.load.answer import read_answer
 from lpx.bench.load.http_client import Clock, HttpClient, RequestFailedError
 from lpx.bench.load.prompt import Prompt, request_body
 from lpx.bench.load.run import LoadProgress, Tell, checked_key, unless
-from lpx.bench.load.server_facts import ServerUnreachableError, read_subject
+from lpx.bench.load.server_facts import ServerUnreachableError, read_facts
 from lpx.bench.load.settings import MAX_INPUT_LEN, MAX_OUTPUT_LEN, LoadSettings, check_whole
 from lpx.bench.load.slope import Slope, fit_slope
 from lpx.bench.load.token_counter import TokenCounter, find_counter
@@ -233,8 +233,8 @@ class _Decode:
 
     async def prepare(self) -> None:
         """The server's facts, and the warm-up."""
-        self._subject = await read_subject(self._client, self._requests)
-        self._model = self._settings.model or (None if self._subject.model == "unknown" else self._subject.model)
+        facts = await read_facts(self._client, self._requests)
+        self._model, self._subject = facts.model, facts.subject
         self._counter = await find_counter(self._client, self._model, self._settings.tokenizer)
         self._tell(LoadProgress("warm-up"))
         await self._round(self._settings.output_lens[0])

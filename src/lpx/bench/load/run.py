@@ -19,7 +19,7 @@ from lpx.bench.load.prompt import Job, Message, Prompt, request_body
 from lpx.bench.load.prompt_sets import MOST_WARMUPS_AT_ONCE, PromptSet, make_prompts
 from lpx.bench.load.prompt_supply import PromptSupply
 from lpx.bench.load.report import Failure, LoadReport, RecountedTokens, Result
-from lpx.bench.load.server_facts import ServerUnreachableError, read_subject
+from lpx.bench.load.server_facts import ServerUnreachableError, read_facts
 from lpx.bench.load.settings import LoadSettings
 from lpx.bench.load.timings import recounted, timings_of
 from lpx.bench.load.token_counter import TokenCounter, find_counter
@@ -140,8 +140,8 @@ class _Load:
     async def prepare(self) -> None:
         """Everything before the load: the server's facts, the prompts, the warm-up."""
         settings = self.settings
-        self.subject = await read_subject(self.client, settings)
-        self.model = settings.model or (None if self.subject.model == "unknown" else self.subject.model)
+        facts = await read_facts(self.client, settings)
+        self.model, self.subject = facts.model, facts.subject
         self.counter = await find_counter(self.client, self.model, settings.tokenizer)
         self.nonce = settings.nonce or secrets.token_hex(4)
         self.prompts = await _made(

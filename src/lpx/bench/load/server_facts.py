@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from lpx.bench.load.http_client import HttpClient, RequestFailedError
@@ -30,7 +31,15 @@ class ServerUnreachableError(LpxError):
     help_code = "LPX-E092"
 
 
-async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """`model` is what requests ask for, whole; None: the server names none. `subject` is what may be shown of it."""
+
+    model: str | None
+    subject: Subject
+
+
+async def read_facts(client: HttpClient, settings: LoadSettings) -> ServerFacts:
     """The model to ask for and whatever else is known.
 
     Raises ServerUnreachableError when nothing answers, ConfigError when no model is named and the server names none, or
@@ -40,13 +49,13 @@ async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
     names = [str(card["id"]) for card in cards]
     if settings.model is None and not names and settings.endpoint_type != "lpx":
         raise ConfigError(f"{settings.base_url} does not list its models{told}; name one with --model")
-    model = settings.model or (names[0] if names else "unknown")
+    model = settings.model or (names[0] if names else None)
     card = next((card for card in cards if card["id"] == model), cards[0] if cards else {})
     _check_room(card, settings)
     engine = _OWNERS.get(str(card.get("owned_by", "")).lower(), "unknown")
     cache = card.get("kv_cache")
-    return Subject(
-        model=without_key(model, client.api_key)[:_LONGEST_NAME],
+    subject = Subject(
+        model=without_key(model or "unknown", client.api_key)[:_LONGEST_NAME],
         engine=engine,
         engine_version=await _version(client) if engine in ("lpx", "vllm", "sglang") else None,
         quantization=_text(card.get("quantization")),
@@ -56,6 +65,7 @@ async def read_subject(client: HttpClient, settings: LoadSettings) -> Subject:
         threads=_threads(card.get("threads")),
         url=settings.base_url,
     )
+    return ServerFacts(model, subject)
 
 
 def _threads(value: Any) -> int | None:

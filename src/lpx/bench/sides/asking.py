@@ -85,7 +85,7 @@ class AskedServer:
     def __init__(self, side: ServerSide, question: Question, api_key: str | None = None) -> None:
         from lpx.bench.load.http_client import HttpClient
         from lpx.bench.load.run import checked_key
-        from lpx.bench.load.server_facts import read_subject
+        from lpx.bench.load.server_facts import read_facts
         from lpx.bench.load.settings import LoadSettings
 
         self.name, self._question = side.name, question
@@ -98,10 +98,11 @@ class AskedServer:
         self._loop = asyncio.new_event_loop()
         self._client = HttpClient(self._settings.base_url, time.perf_counter, api_key=checked_key(api_key))
         try:
-            self.subject = self._loop.run_until_complete(read_subject(self._client, self._settings))
+            facts = self._loop.run_until_complete(read_facts(self._client, self._settings))
         except BaseException:
             self.close()
             raise
+        self._model, self.subject = facts.model, facts.subject
 
     def ask(self, prompt: str) -> Reply:
         from lpx.bench.load.answer import read_answer
@@ -109,7 +110,7 @@ class AskedServer:
         from lpx.bench.load.prompt import Prompt, request_body
         from lpx.bench.load.timings import timings_of
 
-        body = request_body(self._settings, self.subject.model, Prompt(prompt, self._question.max_tokens))
+        body = request_body(self._settings, self._model, Prompt(prompt, self._question.max_tokens))
         try:
             answer = read_answer(self._loop.run_until_complete(self._client.post(self._settings.path, body)))
         except RequestFailedError as error:
