@@ -16,6 +16,7 @@ from lpx.batch.json_text import json_line, read_json
 from lpx.batch.line_request import LineRequest
 from lpx.batch.result_line import error_of
 from lpx.batch.target import Answer
+from lpx.off_loop import off_loop
 from lpx.shown_key import check_shown_key, json_without_key, without_key
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 64 << 20
 _LONGEST_SHOWN = 2000  # characters of an answer that is no JSON
 _LONGEST_DATE = 64  # characters of a Retry-After
-_OFF_LOOP_BYTES = 1 << 20  # larger answers are parsed in a thread
 _TRIES = 3  # of the first look
 _LOOK_S = 30.0  # for each of them
 
@@ -97,7 +97,7 @@ class HttpTarget:
             "POST", request.url, json_line(body), {"x-request-id": request_id}, self._timeout_s
         )
         try:
-            parsed = await asyncio.to_thread(read_json, data) if len(data) > _OFF_LOOP_BYTES else read_json(data)
+            parsed = await off_loop(data, lambda: read_json(data))
         except ValueError:
             if answer.status_code == 200:
                 raise TargetUnreachable("the answer is no JSON, or was cut off") from None

@@ -20,9 +20,9 @@ from lpx.batch.progress import Progress
 from lpx.batch.result_line import Attempts, answered_line, error_of, refused_line, unanswered_line
 from lpx.batch.retrying import Backoff, is_worth_a_retry
 from lpx.batch.target import Answer, Target
+from lpx.off_loop import off_loop
 
 SYNC_EVERY_S = 1.0  # what a power cut may cost, at most
-_OFF_LOOP_BYTES = 1 << 20  # longer lines are parsed in a thread
 _GONE_AFTER = 10  # lines in a row that nobody answered, all attempts used up; or twice as many as run at once
 
 
@@ -131,10 +131,7 @@ class BatchRun:
         name = f"batch_req_{uuid.uuid4().hex}"
         begun, started_at = perf_counter(), time()
         try:
-            if len(line.data or b"") > _OFF_LOOP_BYTES:
-                request = await asyncio.to_thread(request_of, line, self._settings.endpoint)
-            else:
-                request = request_of(line, self._settings.endpoint)
+            request = await off_loop(line.data or b"", lambda: request_of(line, self._settings.endpoint))
         except LineError as exc:
             self._write(line, refused_line(name, line, exc, Attempts(0, started_at, 0.0, 0.0)))
             self._note(line, exc.custom_id, 400, exc.code, 0, 0.0)

@@ -8,6 +8,11 @@ import sys
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
+def is_debugging() -> bool:
+    """Whether LPX_DEBUG asks for tracebacks."""
+    return os.environ.get("LPX_DEBUG", "0") not in ("", "0")
+
+
 def main() -> None:
     """Run the command line of this process and exit with its code."""
     # LPX never calls the BLAS that comes with NumPy; starting its threads takes longer than the rest of NumPy.

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from lpx.cli import EXIT_INTERRUPTED
+from lpx.cli import EXIT_INTERRUPTED, is_debugging
 from lpx.cli.help_text import format_commands, group_options
 from lpx.cli.late_failures import exit_code_after_success
 from lpx.cli.verdicts import silence_stdout
@@ -91,7 +91,7 @@ class _Commands(TyperGroup):
         try:
             return self._invoke_whole(ctx)
         except LpxError as error:
-            if os.environ.get("LPX_DEBUG", "0") not in ("", "0"):
+            if is_debugging():
                 raise
             print(error_line(error, error.help_code), file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
@@ -104,8 +104,7 @@ class _Commands(TyperGroup):
             silence_stdout()
             raise typer.Exit(EXIT_BROKEN_PIPE) from None
         except OSError as error:
-            debugging = os.environ.get("LPX_DEBUG", "0") not in ("", "0")
-            if error.filename is None or error.errno in _OUTPUT_ERRORS or debugging:
+            if error.filename is None or error.errno in _OUTPUT_ERRORS or is_debugging():
                 raise
             # Names that are too long, loops of links, folders of others: wherever a path is looked at.
             print(error_line(f"{str(error.filename)!r}: {error.strerror}"), file=sys.stderr)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import typer
 
+from lpx.cli import is_debugging
 from lpx.cli.late_failures import report_failure
 from lpx.errors import OUTPUT_NOT_WRITTEN, LpxError
 
@@ -30,7 +31,7 @@ def judging(wanted: bool = True) -> Iterator[None]:
     except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
         raise
     except Exception as error:
-        if not wanted or os.environ.get("LPX_DEBUG", "0") not in ("", "0"):
+        if not wanted or is_debugging():
             raise
         from lpx.bench.gate.gate import CannotJudgeError
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from lpx.json_depth import crowd, is_nested_deeper
+from lpx.off_loop import off_loop
 from lpx.server.caller import current_caller
 from lpx.server.errors import HttpError, clip
 from lpx.server.settings import ServerSettings
@@ -33,7 +34,6 @@ _CROWDS = (
     ("[", 50_000, "lists"),
     (",", 1_000_000, "items in its lists"),
 )
-_OFF_LOOP_BYTES = 32 * 1024  # bodies above this are parsed in a worker thread
 
 
 def host_allowed(host: str, allowed: tuple[str, ...] = ()) -> bool:
@@ -74,11 +74,6 @@ async def read_request(request: Request, settings: ServerSettings, parse: Callab
     body = await read_body(request, settings)
 
     return await off_loop(body, lambda: parse(parse_json_object(body, settings.max_json_depth)))
-
-
-async def off_loop(body: bytes, work: Callable[[], _R]) -> _R:
-    """`work` on a body: in a thread when it is so large that others would wait for it."""
-    return await asyncio.to_thread(work) if len(body) > _OFF_LOOP_BYTES else work()
 
 
 def check_content_type(request: Request) -> None:

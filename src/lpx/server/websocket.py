@@ -16,13 +16,14 @@ from starlette.websockets import WebSocketDisconnect
 
 from lpx.engine.outputs import RequestDelta
 from lpx.errors import InvalidRequestError, LpxError
+from lpx.off_loop import off_loop
 from lpx.server.answer_blocks import Blocks, BlockStart, BlockText, read, rest
 from lpx.server.chat_turn import ChatTurn, start_turn
 from lpx.server.engines import one_use
 from lpx.server.errors import HttpError, describe
 from lpx.server.generate import start_generate
 from lpx.server.generation import Generation
-from lpx.server.limits import check_size, off_loop, parse_json_object
+from lpx.server.limits import check_size, parse_json_object
 from lpx.server.openai_logprobs import chat_logprobs
 from lpx.server.request_log import Call
 from lpx.server.schemas import ChatRequest, GenerateRequest
