@@ -12,8 +12,6 @@ namespace {
 
 // Splits of one (tile, KV head) are spread over threads only while there are few of those: enough work otherwise.
 constexpr int64_t kUnitsPerThread = 4;
-// From so many tasks a thread on, the first KV block of a later one is fetched; few are over before that helps.
-constexpr int64_t kFetchTasks = 8;
 constexpr int64_t kPartialFloats = int64_t{1} << 21;
 // A pair of dimensions that turns by less than this a token (in radians) stays near where it was for thousands.
 constexpr double kSteadyFrequency = 1.0 / 16384;
@@ -75,12 +73,12 @@ AttentionStage::AttentionStage(const DecoderConfig& config, const KernelTable& k
         if (same == plans_.end()) plans_.push_back({layer.window, false, {}});
     }
     for (Scratch& s : scratch_) {
-        for (auto* rows_of_heads : {&s.query, &s.weighted, &s.total_weighted})
+        for (auto* rows_of_heads : {&s.query, &s.weighted, &s.total_weighted, &s.keys})
             *rows_of_heads = AlignedBuffer<float>(tile_rows_ * padded_);
         for (auto* rows_of_one : {&s.max, &s.sum, &s.total_max, &s.total_sum})
             *rows_of_one = AlignedBuffer<float>(tile_rows_);
         s.scores = AlignedBuffer<float>(tile_rows_ * (kKvBlock + 1));
-        s.head = AlignedBuffer<float>(padded_);
+        s.writes.resize(tile_rows_);
         s.query_codes = AlignedBuffer<int16_t>(tile_rows_ * padded_);
         for (auto* groups : {&s.query_scales, &s.query_sums})
             *groups = AlignedBuffer<float>(tile_rows_ * cache.layout().groups);
@@ -91,8 +89,9 @@ AttentionStage::AttentionStage(const DecoderConfig& config, const KernelTable& k
 size_t AttentionStage::bytes_for(const DecoderConfig& config, int threads) {
     const int64_t rows = most_tile_rows(config), padded = padded_head_dim(config.head_dim);
     const int64_t groups = (padded + kKvGroup - 1) / kKvGroup;
-    const int64_t floats = rows * (3 * padded + kKvBlock + 5 + 2 * groups) + padded;
-    return sizeof(float) * (kPartialFloats + threads * floats) + sizeof(int16_t) * threads * rows * padded;
+    const int64_t floats = rows * (4 * padded + kKvBlock + 5 + 2 * groups);
+    return sizeof(float) * (kPartialFloats + threads * floats) +
+           threads * rows * (sizeof(int16_t) * padded + sizeof(KvWrite));
 }
 
 void AttentionStage::begin_step(const StepInput& input) {
@@ -155,21 +154,21 @@ void AttentionStage::plan(Plan& plan) {
     }
 }
 
-void AttentionStage::store_token(int64_t layer, const LayerWeights& weights, const Rows& rows, int64_t row,
-                                 int64_t position, int64_t kv_head, const int32_t* block_table, float* scratch) const {
-    const float* key = rows.key + row * rows.kv_stride + kv_head * config_.head_dim;
+KvWrite AttentionStage::make_write(int64_t layer, const LayerWeights& weights, const Rows& rows, int64_t row,
+                                   int64_t position, int64_t kv_head, const int32_t* block_table, float* key) const {
+    const float* const raw = rows.key + row * rows.kv_stride + kv_head * config_.head_dim;
     if (weights.k_norm.empty())
-        std::memcpy(scratch, key, config_.head_dim * sizeof(float));
+        std::memcpy(key, raw, config_.head_dim * sizeof(float));
     else
-        kernels_.rms_norm(key, weights.k_norm.data(), config_.norm_eps, config_.head_dim, scratch);
+        kernels_.rms_norm(raw, weights.k_norm.data(), config_.norm_eps, config_.head_dim, key);
     const int64_t rotary = config_.layers[layer].rotary;
-    kernels_.rotate(scratch, rotary_.cos(rotary, row), rotary_.sin(rotary, row), rotary_.half(rotary));
-    if (has_codes(cache_.layout().types.key)) take_steady_bias(layer, weights, kv_head, scratch);
-    kernels_.store_kv({.key = scratch,
-                       .value = rows.value + row * rows.kv_stride + kv_head * config_.head_dim,
-                       .layout = &cache_.layout(),
-                       .block = cache_.at(layer, kv_head) + block_table[position / kKvBlock] * cache_.block_pitch(),
-                       .slot = static_cast<int>(position % kKvBlock)});
+    kernels_.rotate(key, rotary_.cos(rotary, row), rotary_.sin(rotary, row), rotary_.half(rotary));
+    if (has_codes(cache_.layout().types.key)) take_steady_bias(layer, weights, kv_head, key);
+    return {.key = key,
+            .value = rows.value + row * rows.kv_stride + kv_head * config_.head_dim,
+            .layout = &cache_.layout(),
+            .block = cache_.at(layer, kv_head) + block_table[position / kKvBlock] * cache_.block_pitch(),
+            .slot = static_cast<int>(position % kKvBlock)};
 }
 
 // Takes from a key what its bias adds in dimensions that are hardly rotated: the same for all tokens, so every score of
@@ -189,8 +188,8 @@ void AttentionStage::store_rows(int64_t layer, const LayerWeights& weights, cons
         if (tile.stores || turn++ % threads_ != thread) continue;
         for (int64_t i = 0; i < tile.tokens; ++i)
             for (int64_t head = 0; head < config_.num_kv_heads; ++head)
-                store_token(layer, weights, rows, tile.row + i, tile.position + i, head, block_table(tile.sequence),
-                            scratch_[thread].head.data());
+                kernels_.store_kv(make_write(layer, weights, rows, tile.row + i, tile.position + i, head,
+                                             block_table(tile.sequence), scratch_[thread].keys.data()));
     }
 }
 
@@ -199,22 +198,21 @@ void AttentionStage::attend(int64_t layer, const LayerWeights& weights, const Ro
     for (;;) {
         const int64_t i = next_task_[layer].fetch_add(1, std::memory_order_relaxed);
         if (i >= std::ssize(plan.tasks)) return;
-        if (std::ssize(plan.tasks) >= kFetchTasks * threads_ && i + threads_ < std::ssize(plan.tasks))
-            fetch_first_block(layer, plan.tasks[i + threads_]);
-        run(layer, weights, rows, plan, plan.tasks[i], scratch_[thread]);
+        // The other threads are likely to take the tasks between.
+        const Task& later = plan.tasks[i + threads_ < std::ssize(plan.tasks) ? i + threads_ : i];
+        run(layer, weights, rows, plan, plan.tasks[i], first_block(layer, plan, later), scratch_[thread]);
     }
 }
 
-// Nothing else would fetch it: the kernels fetch the next block of the same sequence.
-void AttentionStage::fetch_first_block(int64_t layer, const Task& task) const {
-    const int32_t* const table = block_table(tiles_[task.tile].sequence);
-    const std::byte* const block =
-        cache_.at(layer, task.kv_head) + table[task.split_begin * kSplitTokens / kKvBlock] * cache_.block_pitch();
-    for (int64_t i = 0; i < cache_.layout().bytes; i += 64) __builtin_prefetch(block + i);
+const std::byte* AttentionStage::first_block(int64_t layer, const Plan& plan, const Task& task) const {
+    const Tile& tile = tiles_[task.tile];
+    int64_t begin = task.split_begin * kSplitTokens;
+    if (plan.window > 0) begin = std::max(begin, tile.position - plan.window + 1);
+    return cache_.at(layer, task.kv_head) + block_table(tile.sequence)[begin / kKvBlock] * cache_.block_pitch();
 }
 
 void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows& rows, const Plan& plan,
-                         const Task& task, Scratch& s) {
+                         const Task& task, const std::byte* upcoming, Scratch& s) {
     const Tile& tile = tiles_[task.tile];
     const int64_t group = config_.group(), head_dim = config_.head_dim;
     const int64_t rotary = config_.layers[layer].rotary;
@@ -234,7 +232,8 @@ void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows&
         }
         const int64_t position = tile.position + i;
         if (tile.stores && position >= task.split_begin * kSplitTokens && position < task.split_end * kSplitTokens)
-            store_token(layer, weights, rows, row, position, task.kv_head, table, s.head.data());
+            s.writes[i] =
+                make_write(layer, weights, rows, row, position, task.kv_head, table, s.keys.data() + i * padded_);
     }
 
     const int tile_rows = static_cast<int>(tile.tokens * group);
@@ -251,12 +250,32 @@ void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows&
         .cache = cache_.at(layer, task.kv_head),
         .block_pitch = cache_.block_pitch(),
         .block_table = table,
+        .upcoming = upcoming,
+        .store_kv = kernels_.store_kv,
+        .writes = nullptr,
+        .write_count = 0,
+        .write_position = 0,
         .max = nullptr,
         .sum = nullptr,
         .weighted = nullptr,
         .scratch = s.scores.data(),
         .coded = {.codes = s.query_codes.data(), .scales = s.query_scales.data(), .sums = s.query_sums.data()}};
     if (has_codes(cache_.layout().types.key)) kernels_.code_queries(attention);
+    const auto attend_split = [&](int64_t split) {
+        attention.begin = split * kSplitTokens;
+        attention.end = attention.begin + kSplitTokens;
+        if (tile.stores) {
+            const int64_t first = std::max(tile.position, attention.begin);
+            const int64_t end = std::min(tile.position + tile.tokens, attention.end);
+            attention.writes = s.writes.data() + (first - tile.position);
+            attention.write_count = static_cast<int>(std::max<int64_t>(0, end - first));
+            attention.write_position = first;
+        }
+        const bool last = split + 1 == task.split_end;
+        attention.upcoming =
+            last ? upcoming : attention.cache + table[attention.end / kKvBlock] * attention.block_pitch;
+        kernels_.attend(attention);
+    };
     const auto merge = [&](bool first, const float* max, const float* sum, const float* weighted) {
         kernels_.merge_split({.rows = tile_rows,
                               .head_dim = padded_,
@@ -272,12 +291,10 @@ void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows&
     if (!plan.parallel_splits) {
         for (int64_t split = task.split_begin; split < task.split_end; ++split) {
             const bool first = split == task.split_begin;  // straight into the totals
-            attention.begin = split * kSplitTokens;
-            attention.end = attention.begin + kSplitTokens;
             attention.max = first ? s.total_max.data() : s.max.data();
             attention.sum = first ? s.total_sum.data() : s.sum.data();
             attention.weighted = first ? s.total_weighted.data() : s.weighted.data();
-            kernels_.attend(attention);
+            attend_split(split);
             if (!first) merge(false, s.max.data(), s.sum.data(), s.weighted.data());
         }
         finish(rows, tile, task.kv_head, s.total_sum.data(), s.total_weighted.data());
@@ -287,12 +304,10 @@ void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows&
     const int64_t part_floats = tile_rows_ * (padded_ + 2);
     const auto part_at = [&](int64_t part) { return partials_.data() + part * part_floats; };
     float* const own = part_at(task.part);
-    attention.begin = task.split_begin * kSplitTokens;
-    attention.end = attention.begin + kSplitTokens;
     attention.max = own;
     attention.sum = own + tile_rows_;
     attention.weighted = own + 2 * tile_rows_;
-    kernels_.attend(attention);
+    attend_split(task.split_begin);
     // Whoever comes last merges, in order.
     std::atomic<int>& done = unit_done_[task.unit];
     if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < task.unit_parts) return;

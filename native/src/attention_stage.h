@@ -91,18 +91,22 @@ class AttentionStage {
         std::vector<Task> tasks;
     };
     struct Scratch {
-        AlignedBuffer<float> query, scores, max, sum, weighted, total_max, total_sum, total_weighted, head;
+        AlignedBuffer<float> query, scores, max, sum, weighted, total_max, total_sum, total_weighted;
+        AlignedBuffer<float> keys;  // of the tokens of a tile
+        std::vector<KvWrite> writes;
         AlignedBuffer<int16_t> query_codes;
         AlignedBuffer<float> query_scales, query_sums;
     };
 
     void plan(Plan& plan);
-    void store_token(int64_t layer, const LayerWeights& weights, const Rows& rows, int64_t row, int64_t position,
-                     int64_t kv_head, const int32_t* block_table, float* scratch) const;
+    // What is to be kept of a token; its key is made in `key`.
+    KvWrite make_write(int64_t layer, const LayerWeights& weights, const Rows& rows, int64_t row, int64_t position,
+                       int64_t kv_head, const int32_t* block_table, float* key) const;
     void take_steady_bias(int64_t layer, const LayerWeights& weights, int64_t kv_head, float* key) const;
-    void fetch_first_block(int64_t layer, const Task& task) const;
+    const std::byte* first_block(int64_t layer, const Plan& plan, const Task& task) const;
+    // `upcoming` is the block that the thread needs after this task.
     void run(int64_t layer, const LayerWeights& weights, const Rows& rows, const Plan& plan, const Task& task,
-             Scratch& scratch);
+             const std::byte* upcoming, Scratch& scratch);
     void finish(const Rows& rows, const Tile& tile, int64_t kv_head, const float* sum, const float* weighted) const;
     const int32_t* block_table(int64_t sequence) const {
         return input_->block_ids.data() + input_->table_begin[sequence];

@@ -27,7 +27,7 @@ inline void score_group(const int16_t* query, int64_t stride, const float* query
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) acc[r][v] = broadcast_i32(0);
     for (int d = 0; d < count; d += kDims) {
-        prefetch(next);
+        prefetch_stream(next);
         for (int part = 0; part < kDims / 2; ++part) {
             Pairs key[V];
             for (int v = 0; v < V; ++v) {
@@ -65,7 +65,7 @@ void score_codes(const AttentionTask& task, const std::byte* block, const std::b
         for (int64_t g = 0; g < layout.groups; ++g) {
             const int64_t first = g * kKvGroup, rest = layout.padded - first;
             const int64_t codes = first * kKvBlock * kBits / 8;
-            prefetch(next + layout.key_scales + g * kKvBlock * 2);
+            prefetch_stream(next + layout.key_scales + g * kKvBlock * 2);
             for (int v = 0; v < kBlockVectors; v += kWidth)
                 score_group<kBits, R, kWidth>(task.coded.codes + r * layout.padded + first, layout.padded,
                                               task.coded.scales + r * layout.groups + g,
@@ -96,7 +96,7 @@ inline void accumulate_group(float* weighted, int64_t stride, const float* facto
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V * kHalves; ++v) acc[r][v] = broadcast_i32(0);
     for (int t = 0; t < tokens; t += 2) {
-        prefetch(next);
+        prefetch_stream(next);
         Pairs value[V * kHalves];
         for (int v = 0; v < V; ++v) {
             const std::byte* const p = values + v * 2 * kLanes;
@@ -137,7 +137,7 @@ void accumulate_codes(const AttentionTask& task, const std::byte* block, const s
         constexpr int R = decltype(n)::value;
         for (int64_t g = 0; g < layout.groups; ++g) {
             WeightCodes<R> coded;
-            prefetch(next + layout.value_scales + g * kKvBlock * 2);
+            prefetch_stream(next + layout.value_scales + g * kKvBlock * 2);
             const TokenFactors scales(halves_at(block, layout.value_scales) + g * kKvBlock);
             for (int i = 0; i < R; ++i)
                 coded.scale[i] = code_weights(weights + (r + i) * kKvBlock, scales, coded.codes[i]);

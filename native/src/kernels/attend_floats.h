@@ -24,7 +24,7 @@ inline void score(const float* query, int64_t stride, const uint16_t* keys, cons
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) acc[r][v] = zero();
     for (int64_t d = 0; d < head_dim; ++d) {
-        prefetch(next + d * kKvBlock);
+        prefetch_stream(next + d * kKvBlock);
         F32 key[V];
         for (int v = 0; v < V; ++v) key[v] = T::load(keys + d * kKvBlock + v * kLanes);
         for (int r = 0; r < R; ++r) {
@@ -54,7 +54,7 @@ inline void accumulate(float* weighted, int64_t stride, const float* factor, con
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) acc[r][v] = mul(load(weighted + r * stride + v * kLanes), set1(factor[r]));
     for (int t = 0; t < tokens; ++t) {
-        prefetch(next + t * stride);
+        prefetch_stream(next + t * stride);
         F32 value[V];
         for (int v = 0; v < V; ++v) value[v] = T::load(values + t * stride + v * kLanes);
         for (int r = 0; r < R; ++r) {

@@ -34,6 +34,8 @@ struct QueryCodes {
 // Online softmax over the tokens of one split [begin, end) for a tile of query rows; block by block in ascending order,
 // so a row's bits do not depend on the other rows of the tile (I1). Row r belongs to token r / group, whose position
 // is first_position + r / group; it sees the positions (position - window, position] of the split.
+//
+// `writes` go to the cache on the way: their lines are fetched before they are written, like all others.
 struct AttentionTask {
     const float* query;  // [rows][padded head_dim], rotated, scaled, padding zero
     int rows;
@@ -46,11 +48,16 @@ struct AttentionTask {
     const std::byte* cache;      // block 0 of this layer and KV head
     int64_t block_pitch;         // bytes from one block to the next
     const int32_t* block_table;  // of the sequence
-    float* max;                  // [rows]: largest score, kNoScore when the row sees no token of the split
-    float* sum;                  // [rows]: sum of exp(score - max)
-    float* weighted;             // [rows][padded head_dim]: sum of exp(score - max) * value
-    float* scratch;              // [rows][kKvBlock + 1]
-    QueryCodes coded;            // made by code_queries; only where keys are codes
+    const std::byte* upcoming;   // a block to fetch during the last one; may be that itself
+    void (*store_kv)(const KvWrite&);
+    const KvWrite* writes;  // neighbouring tokens, the first of them at position write_position
+    int write_count;
+    int64_t write_position;
+    float* max;        // [rows]: largest score, kNoScore when the row sees no token of the split
+    float* sum;        // [rows]: sum of exp(score - max)
+    float* weighted;   // [rows][padded head_dim]: sum of exp(score - max) * value
+    float* scratch;    // [rows][kKvBlock + 1]
+    QueryCodes coded;  // made by code_queries; only where keys are codes
 };
 
 inline constexpr float kNoScore = -1e30f;

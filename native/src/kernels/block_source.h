@@ -45,7 +45,7 @@ class Fetch {
     Fetch(const void* next, int64_t bytes_per_block)
         : fetched_(static_cast<const std::byte*>(next)), wanted_(fetched_), bytes_per_block_(bytes_per_block) {}
     void advance() {
-        for (wanted_ += bytes_per_block_; fetched_ < wanted_; fetched_ += 64) fetch_weights(fetched_);
+        for (wanted_ += bytes_per_block_; fetched_ < wanted_; fetched_ += 64) prefetch_stream(fetched_);
     }
 
   private:

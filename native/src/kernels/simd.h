@@ -19,16 +19,17 @@ inline void prefetch(const void* p) {
     __builtin_prefetch(p);
 }
 
-// Weights are fetched so far ahead of where they are read: more lines can be under way to the second-level cache than
-// to the first, which pays where a block is worked off quickly (docs/performance.md).
+// For weights, keys and values, which come from far: more lines can be under way to the second-level cache than to the
+// first, which pays where a block is worked off quickly (docs/performance.md). Weights are fetched kFetchAhead bytes
+// ahead of where they are read.
 #if defined(__AVX512F__)
 inline constexpr int kFetchAhead = 4096;
-inline void fetch_weights(const void* p) {
+inline void prefetch_stream(const void* p) {
     __builtin_prefetch(p, 0, 2);
 }
 #else
 inline constexpr int kFetchAhead = 1024;
-inline void fetch_weights(const void* p) {
+inline void prefetch_stream(const void* p) {
     __builtin_prefetch(p);
 }
 #endif

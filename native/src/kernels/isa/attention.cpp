@@ -99,6 +99,10 @@ void accumulate_block(const AttentionTask& task, const std::byte* block, const s
     }
 }
 
+void store_writes(const AttentionTask& task) {
+    for (int i = 0; i < task.write_count; ++i) task.store_kv(task.writes[i]);
+}
+
 void attend(const AttentionTask& task) {
     float* const scores = task.scratch;
     float* const factor = task.scratch + task.rows * kKvBlock;
@@ -115,10 +119,14 @@ void attend(const AttentionTask& task) {
     if (task.window > 0 && task.first_position - task.window + 1 > begin)
         begin = (task.first_position - task.window + 1) / kKvBlock * kKvBlock;
 
+    // The lines of the first write's keys come with the scores of the block before.
+    const int64_t write_block = task.write_position / kKvBlock * kKvBlock;
+    if (task.write_count > 0 && write_block <= begin) store_writes(task);
     for (int64_t start = begin; start < end; start += kKvBlock) {
         const std::byte* const block = task.cache + task.block_table[start / kKvBlock] * task.block_pitch;
-        const int64_t after = start + kKvBlock < end ? start + kKvBlock : start;
-        const std::byte* const next = task.cache + task.block_table[after / kKvBlock] * task.block_pitch;
+        const int64_t after = start + kKvBlock;
+        const std::byte* const next =
+            after < end ? task.cache + task.block_table[after / kKvBlock] * task.block_pitch : task.upcoming;
         const int tokens = static_cast<int>(end - start < kKvBlock ? end - start : kKvBlock);
         score_block(task, block, next, scores);
         weigh(task, scores, factor, [&](int r) {
@@ -130,6 +138,7 @@ void attend(const AttentionTask& task) {
                                                           : kKvBlock),
                         static_cast<int>(high < kKvBlock ? high : kKvBlock)};
         });
+        if (task.write_count > 0 && write_block == after) store_writes(task);
         accumulate_block(task, block, next, tokens, factor, scores);
     }
 }

@@ -28,7 +28,7 @@ void read(const std::byte* data, int64_t stream_bytes) {
         for (int s = 0; s < kStreams; ++s) {
             const std::byte* const p = data + s * stream_bytes + at;
             if constexpr (kFetch)
-                for (int64_t i = 0; i < kReadStep; i += 64) fetch_weights(p + kFetchAhead + i);
+                for (int64_t i = 0; i < kReadStep; i += 64) prefetch_stream(p + kFetchAhead + i);
 #pragma GCC unroll 8
             for (int i = 0; i < kReadStep / kPartBytes; ++i)
                 sum[i % kSums] = bit_xor(sum[i % kSums], load_bytes(p + i * kPartBytes));

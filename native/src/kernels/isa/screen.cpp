@@ -24,7 +24,7 @@ class HighNibblePlanes {
     }
     void next() {
         for (const uint8_t*& block : block_) {
-            for (int i = 0; i < SplitLayout::kBlockBytes; i += 64) fetch_weights(block + kFetchAhead + i);
+            for (int i = 0; i < SplitLayout::kBlockBytes; i += 64) prefetch_stream(block + kFetchAhead + i);
             block += SplitLayout::kBlockBytes;
         }
     }
