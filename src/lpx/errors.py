@@ -110,6 +110,12 @@ class ConfigError(LpxError):
     help_code = "LPX-E002"
 
 
+class MissingExtraError(ConfigError):
+    """A command needs a package that is not part of the base install."""
+
+    help_code = "LPX-E083"
+
+
 class MemoryLimitError(ConfigError):
     """Weights, KV cache and work buffers do not fit; the message holds the numbers."""
 

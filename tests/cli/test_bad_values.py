@@ -193,10 +193,10 @@ def problem(case: Case, code: int, out: str, err: str) -> str | None:
     if code == 0 or case.command.startswith(("doctor", "bench gate")):
         return None  # their codes speak of what they found
     lines = err.strip().splitlines()
-    said = [line for line in lines if re.match(r"error\[LPX-E\d{3}\]: .+ \(lpx explain LPX-E\d{3}\)$|Error: .", line)]
+    said = [line for line in lines if re.match(r"error\[LPX-E\d{3}\]: .+ \(lpx explain LPX-E\d{3}\)$", line)]
     if not said or said != lines[-1:]:
         return f"not one line of error: {err[-300:]!r}"
-    if len(said[0]) > 2000 and not said[0].startswith("Error:"):
+    if len(said[0]) > 2000:
         return f"an error line of {len(said[0])} characters"
     words = [case.option, case.option.strip("-").replace("-", "_"), case.option.lower(), *_HARMLESS]
     shown = plain_text(case.value).strip()

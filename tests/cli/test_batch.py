@@ -102,7 +102,9 @@ def test_a_full_disk_ends_the_engine_cleanly_too(folder: Path, environment: dict
         env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 1, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error[LPX-E004]: ")
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("error[LPX-E004]: ")
+    assert "make room, and go on with --resume" in line
     assert 1 <= len(results(folder / "out.jsonl")) < 8
 
 

@@ -66,7 +66,12 @@ def test_memory_that_does_not_suffice_is_refused_with_numbers(lpx):
 def test_unknown_option_ends_with_2(lpx):
     done = lpx("run", "hi", "--no-such-option")
     assert done.returncode == 2
-    assert "--no-such-option" in done.stderr
+    usage, *_, line = done.stderr.strip().splitlines()
+    assert usage.startswith("Usage: lpx run")
+    assert line == "error[LPX-E002]: No such option: --no-such-option (lpx explain LPX-E002)"
+    assert "'serve'" in lpx("serv").stderr.splitlines()[-1]
+    assert "error[LPX-E002]" in lpx("--no-such-option").stderr
+    assert "error" not in lpx("bench").stderr  # the help
 
 
 def test_size_that_is_none_shows_an_example(lpx):

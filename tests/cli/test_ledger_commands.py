@@ -46,6 +46,7 @@ def test_history_lists_and_filters(lpx, ledger):
     done = lpx("bench", "history", "--model", "千问", "--last", "1", "--json")
     (run,) = json.loads(done.stdout)
     assert (run["id"], run["note"], run["environment"]["nvidia_driver"]) == (2, "新驱动", "570.86.10")
+    assert "holds no such run" in lpx("bench", "history", "--model", "absent").stderr
     done = lpx("bench", "history", "--kind", "serve", "--figure", "ttft_ms_p99", "--figure", "absent")
     assert "20.25 ms" in done.stdout
 
@@ -111,14 +112,15 @@ def test_plot_writes_a_page(lpx, ledger, tmp_path):
     done = subprocess.run(
         [COMMAND[0], "-c", hidden, "bench", "plot", str(tmp_path / "b.png")], capture_output=True, text=True
     )
-    assert "pip install 'lpx[plot]'" in one_line(done, 2)
+    assert "pip install 'lpx[plot]'" in (line := one_line(done, 2))
+    assert "LPX-E083" in line
 
 
 def test_a_ledger_that_cannot_be_read_is_one_line(lpx, tmp_path):
     broken = tmp_path / "broken.sqlite"
     broken.write_text("no database")
     assert "broken" in one_line(lpx("bench", "history", "--ledger", str(broken)), 3)
-    assert "no such run" in lpx("bench", "history", "--ledger", str(tmp_path / "absent.sqlite")).stderr
+    assert "holds no run yet" in lpx("bench", "history", "--ledger", str(tmp_path / "absent.sqlite")).stderr
 
 
 def test_names_of_others_neither_move_the_cursor_nor_ruin_the_table(ledger):

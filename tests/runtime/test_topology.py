@@ -3,7 +3,7 @@
 import pytest
 
 from lpx.runtime.cpu.cgroup import cpu_quota, memory_available
-from lpx.runtime.cpu.topology import default_threads
+from lpx.runtime.cpu.topology import default_threads, describe_crowding
 
 
 def write(root, files):
@@ -48,6 +48,19 @@ def test_broken_topology_counts_as_none(tmp_path):
 def test_quota_of_a_container_limits_threads(tmp_path, quota, threads):
     write(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": quota})
     assert default_threads(tmp_path, frozenset(range(4))) == threads
+
+
+def test_more_threads_than_processors_are_spoken_of(tmp_path):
+    write(tmp_path, siblings(("0,4", (0, 4)), ("1,5", (1, 5)), ("2,6", (2, 6)), ("3,7", (3, 7))))
+    everything = frozenset(range(8))
+    assert describe_crowding(8, tmp_path, everything) is None
+    said = describe_crowding(9, tmp_path, everything)
+    assert said.startswith("9 threads share 8 processors")
+    assert "faster with 4," in said
+    write(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000"})
+    assert describe_crowding(2, tmp_path, everything) is None
+    assert "3 threads share 2 processors" in describe_crowding(3, tmp_path, everything)
+    assert "2 threads share one processor" in describe_crowding(2, tmp_path, frozenset({1}))
 
 
 def test_quota_of_a_parent_group_counts(tmp_path):

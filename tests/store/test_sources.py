@@ -175,6 +175,26 @@ def test_a_file_at_an_address(pull, hub: Hub) -> None:
     assert [each.name for each in list_models(model.path.parents[2])] == ["my-model"]
 
 
+def test_a_signed_address_is_not_kept_and_a_fresh_signature_goes_on(pull, hub: Hub, tmp_path: Path) -> None:
+    """What signs a download is good for an hour, and for whoever reads it."""
+    hub.plain["x.gguf"] = CONTENT
+    hub.faults += [cut(0, 300_000), status(403, *range(1, 100))]
+    url = f"{hub.url}/files/x.gguf"
+    signed = [f"{url}?X-Amz-Signature=SECRET{number}#sha256={sha256(CONTENT)}" for number in range(2)]
+    with pytest.raises(DownloadError) as refused:
+        pull(signed[0], insecure=True)
+    left = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert any(CONTENT[:1000] in data for data in left)
+    hub.faults.clear()
+    before = len(hub.requests)
+    model = pull(signed[1], insecure=True)
+    assert [request.headers["range"] for request in hub.requests[before:]] == ["bytes=300000-"]
+    assert model.source == f"{url}#sha256={sha256(CONTENT)}"
+    left += [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert not any(b"SECRET" in data for data in left)
+    assert "SECRET" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("reference", "said"),
     [

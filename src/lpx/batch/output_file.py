@@ -195,7 +195,7 @@ class OutputFile:
                 beside.unlink()
             raise OutputWriteError(
                 f"{self.path} holds every result, but there was no way to put them in order: {exc.strerror}. "
-                "Make room, and run again with --resume"
+                "Make room, and try again"
             ) from None
         with contextlib.suppress(OSError):  # it is whole by either name
             sync_folder(self.path.parent)
@@ -259,6 +259,5 @@ def _may_be_torn(data: bytes) -> bool:
 
 def _write_error(path: Path, error: OSError) -> OutputWriteError:
     return OutputWriteError(
-        f"{path} cannot be written: {error.strerror}. Every line that is there is whole; make room, and run again with "
-        "--resume"
+        f"{path} cannot be written: {error.strerror}. Every line that is there is whole; make room, and go on"
     )

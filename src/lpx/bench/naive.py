@@ -16,17 +16,11 @@ from lpx.bench.measurement import Measurement, Subject
 from lpx.bench.room import check_room
 from lpx.bench.sides.worker import EngineWorker, SideError, Worker
 from lpx.bench.statistics import Interval, alternating_ratio
-from lpx.errors import ConfigError
+from lpx.errors import ConfigError, MissingExtraError
 
 DTYPES = ("float32", "bfloat16", "float16")
 PREFILL, DECODE = "prefill_tokens_per_second", "decode_tokens_per_second"
 _WARM_UP = (8, 4)  # tokens in and out
-
-
-class NaiveMissingError(ConfigError):
-    """torch or transformers are not installed."""
-
-    help_code = "LPX-E083"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +91,7 @@ class NaiveReport:
 def measure_naive(settings: NaiveSettings, progress: Callable[[str], None] | None = None) -> NaiveReport:
     """Both in alternation, with the same prompts and as many threads.
 
-    Raises NaiveMissingError without torch and transformers, SideError when transformers cannot load the model, and what
+    Raises MissingExtraError without torch and transformers, SideError when transformers cannot load the model, and what
     loading the engine raises.
     """
     tell = progress or (lambda what: None)
@@ -146,7 +140,7 @@ def _ask(worker: Worker, op: str, **arguments: Any) -> dict[str, Any]:
         return worker.ask(op, **arguments)
     except SideError as error:
         if "No module named" in str(error):
-            raise NaiveMissingError(
+            raise MissingExtraError(
                 f"{error}. The baseline needs torch and transformers: pip install 'lpx[naive]', or name an interpreter "
                 "that has them with --python"
             ) from None

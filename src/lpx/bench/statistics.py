@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 PERCENTILES = (50, 90, 95, 99)
 
-_RESAMPLES = 2000
 _SCALE_OF_MAD = 1.4826  # makes the median absolute deviation the standard deviation of normal noise
 
 
@@ -123,26 +121,6 @@ def degrees_of_difference(a: Centre, b: Centre) -> float:
         return 0.0
     of_both = a.error**4 / a.degrees + b.error**4 / b.degrees
     return (a.error**2 + b.error**2) ** 2 / of_both if of_both else float(a.degrees + b.degrees)
-
-
-def bootstrap_interval(
-    values: Sequence[float],
-    statistic: Callable[[Sequence[float]], float] = median,
-    confidence: float = 0.95,
-    *,
-    seed: int = 0,
-    resamples: int = _RESAMPLES,
-) -> Interval:
-    """Any statistic with its interval by resampling: for percentiles of many values such as requests.
-
-    Raises ValueError for no values.
-    """
-    if not values:
-        raise ValueError("no values")
-    draw = random.Random(seed)
-    found = [statistic(draw.choices(values, k=len(values))) for _ in range(resamples)]
-    tail = 100 * (1 - confidence) / 2
-    return Interval(statistic(values), percentile(found, tail), percentile(found, 100 - tail), confidence)
 
 
 def alternating_ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95) -> Interval:

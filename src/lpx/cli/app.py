@@ -16,7 +16,7 @@ from lpx.cli import EXIT_INTERRUPTED, is_debugging
 from lpx.cli.help_text import format_commands, group_options
 from lpx.cli.late_failures import exit_code_after_success
 from lpx.cli.verdicts import silence_stdout
-from lpx.errors import OUTPUT_NOT_WRITTEN, LpxError, error_line
+from lpx.errors import OUTPUT_NOT_WRITTEN, ConfigError, LpxError, error_line
 
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
@@ -38,6 +38,8 @@ _PLACES = {
     "batch": "lpx.cli.batch:app",
     "models": "lpx.cli.models:app",
 }
+# What the option parser raises. Typer brings its own copy of click in some versions and takes click itself in others.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _PLAIN_HELP: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None}  # rich's tables cut names of options
 
 
@@ -87,9 +89,17 @@ class _Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         format_commands(self, formatter)
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **options)
+        except _UsageError as error:
+            _end_with_usage(error)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return self._invoke_whole(ctx)
+        except _UsageError as error:
+            _end_with_usage(error)
         except LpxError as error:
             if is_debugging():
                 raise
@@ -123,6 +133,16 @@ class _Commands(TyperGroup):
         if code := code or exit_code_after_success():
             raise typer.Exit(code)
         return result
+
+
+def _end_with_usage(error: Any) -> NoReturn:
+    """How the command is called, and the error line that every failure gets; the help where nothing was given."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        raise error
+    if error.ctx is not None:
+        print(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n", file=sys.stderr)
+    print(error_line(error.format_message(), ConfigError.help_code), file=sys.stderr)
+    raise typer.Exit(error.exit_code) from None
 
 
 # A full disk or quota, a device that fails: of what commands do, only writing their output ends so.

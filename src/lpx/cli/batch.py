@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,7 +121,7 @@ def run(
         max_inflight=max_inflight or given.batch_size or (32 if server is None else 16),
         retries=retries if retries is not None else 3 if given.retry_count is None else given.retry_count,
     )
-    with FileRun(plan) as files:
+    with _resumable(), FileRun(plan) as files:
         try:
             if files.progress.remaining == 0:
                 files.finish()
@@ -185,6 +187,17 @@ def status(
         f"{standing.done} of {standing.total} lines done ({standing.failed} failed), {standing.missing} missing, "
         f"{standing.blank} blank; {'a run is writing' if standing.running else 'no run is writing'}"
     )
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """How this command goes on when the disk refuses the results; a server goes on by itself."""
+    from lpx.batch.errors import OutputWriteError
+
+    try:
+        yield
+    except OutputWriteError as error:
+        raise OutputWriteError(f"{error} with --resume") from None
 
 
 def _path(text: str | None) -> Path | None:

@@ -124,12 +124,13 @@ class ByteProgress:
         if self._bar is None:
             if time.monotonic() < self._show_after:
                 return
-            self._start()
+            self._start(done)
         assert self._bar is not None
         assert self._task is not None
         self._bar.update(self._task, description=self._description, completed=done, total=total or None)
 
-    def _start(self) -> None:
+    def _start(self, done: int) -> None:
+        """`done` was there before: it tells nothing about the speed."""
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -148,7 +149,7 @@ class ByteProgress:
             TimeRemainingColumn(compact=True),
         )
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(self._description, total=None)
+        self._task = self._bar.add_task(self._description, total=None, completed=done)
         self._bar.start()
 
 

@@ -55,7 +55,7 @@ class _Part:
         part = cls(target.with_name(target.name + ".part"))
         try:
             known = json.loads(part._notes.read_text("utf-8"))
-            if known["url"] == remote.url and known["sha256"] == remote.sha256:
+            if known["of"] == (remote.sha256 or remote.url):
                 part.etag = known["etag"] if isinstance(known["etag"], str) else None
                 return part
         except (OSError, ValueError, KeyError, TypeError):
@@ -78,7 +78,7 @@ class _Part:
         """From the first byte, of a source in this state."""
         self.discard()
         self.etag = etag
-        write_text(self._notes, json.dumps({"url": remote.url, "sha256": remote.sha256, "etag": etag}))
+        write_text(self._notes, json.dumps({"of": remote.sha256 or remote.url, "etag": etag}))
 
     def discard(self) -> None:
         for path in (self.path, self._notes):

@@ -121,7 +121,7 @@ def main() -> None:
         try:
             reply = getattr(commands, command.pop("op"))(**command)
         except LpxError as error:
-            reply = {"error": str(error), "config": isinstance(error, ConfigError)}
+            reply = {"error": str(error), "config": isinstance(error, ConfigError), "code": error.help_code}
         except Exception as error:
             traceback.print_exc()
             reply = {"error": f"{type(error).__name__}: {error}", "config": False}

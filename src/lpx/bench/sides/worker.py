@@ -77,7 +77,9 @@ class Worker:
             raise SideError(f"{self.name}: its process ended with exit code {self._process.wait()}{self._last_words()}")
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
-            raise (ConfigError if reply.get("config") else SideError)(f"{self.name}: {reply['error']}")
+            error = (ConfigError if reply.get("config") else SideError)(f"{self.name}: {reply['error']}")
+            error.help_code = reply.get("code") or error.help_code  # of the error in that process
+            raise error
         return reply
 
     def close(self) -> None:

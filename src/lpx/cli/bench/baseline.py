@@ -49,7 +49,8 @@ def set_baseline(
         typer.Option(
             "--duration",
             "--seconds",
-            help="Measure for so many seconds. Default: until there are 24 sessions, 600 seconds at most.",
+            help="Measure for so many seconds, four sessions at least. Default: until there are 24 sessions, 600 "
+            "seconds at most.",
             metavar="SECONDS",
             min=1,
         ),

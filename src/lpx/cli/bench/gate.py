@@ -58,7 +58,8 @@ def gate(
         typer.Option(
             "--duration",
             "--seconds",
-            help="Go on for so many seconds at most, where figures are close to the limit.",
+            help="Go on for so many seconds at most, where figures are close to the limit; the least sessions that "
+            "can be judged are measured in any case.",
             metavar="SECONDS",
             min=1,
         ),

@@ -36,6 +36,7 @@ def history(selection: RunSelection, figure: _Figures = None, json_output: _Json
     """
     import dataclasses
 
+    from lpx.bench.ledger import RunFilter
     from lpx.bench.ledger.export import run_to_json
 
     ledger, where = selection.open(), selection.filter()
@@ -46,7 +47,10 @@ def history(selection: RunSelection, figure: _Figures = None, json_output: _Json
     last = where.last or _DEFAULT_LAST
     runs = ledger.find(dataclasses.replace(where, last=last + 1))
     if not runs:
-        print(plain_text(f"no such run in {ledger.path}"), file=sys.stderr)
+        said = (
+            "holds no such run" if ledger.find(RunFilter(last=1)) else "holds no run yet; `lpx bench latency` makes one"
+        )
+        print(plain_text(f"the ledger {ledger.path} {said}"), file=sys.stderr)
         return
     more = len(runs) > last and where.last is None
     baselines: dict[int, list[str]] = {}

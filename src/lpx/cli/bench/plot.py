@@ -10,7 +10,7 @@ import typer
 
 from lpx.cli.bench.selection import RunSelection
 from lpx.cli.option_groups import spread_options
-from lpx.errors import ConfigError
+from lpx.errors import ConfigError, MissingExtraError
 from lpx.plain_text import plain_text
 
 _FORMATS = ("html", "png", "svg")
@@ -82,4 +82,4 @@ def _require_matplotlib() -> None:
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
-        raise ConfigError("pictures need matplotlib, which is not installed: pip install 'lpx[plot]'")
+        raise MissingExtraError("pictures need matplotlib, which is not installed: pip install 'lpx[plot]'")

@@ -13,6 +13,7 @@ from lpx import _native
 from lpx.errors import ConfigError, ModelFileError
 from lpx.plain_text import utf8_text
 from lpx.runtime.cpu.flat_step import FlatStep
+from lpx.runtime.cpu.topology import describe_crowding
 from lpx.runtime.kv_quality import describe_kv_loss
 from lpx.runtime.memory import MemoryPlan, native_config, plan_memory, quantize_bits
 from lpx.runtime.step import ExecutorInfo, StepBatch, StepResult
@@ -55,6 +56,8 @@ class CpuExecutor:
         config = files.config
         if (loss := describe_kv_loss(config, plan.kv_cache_dtype)) is not None:
             _LOG.warning("%s", loss)
+        if (crowding := describe_crowding(plan.threads)) is not None:
+            _LOG.warning("%s", crowding)
         try:
             decoder = _native.Decoder(
                 config=native_config(config),

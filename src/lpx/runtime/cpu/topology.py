@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -18,6 +19,20 @@ def default_threads(root: Path = Path("/"), affinity: frozenset[int] | None = No
     cores = {_siblings(root, processor) & usable for processor in usable}
     quota = cpu_quota(root)
     return max(1, len(cores) if quota is None else min(len(cores), int(quota)))
+
+
+def describe_crowding(threads: int, root: Path = Path("/"), affinity: frozenset[int] | None = None) -> str | None:
+    """What so many threads cost where they are more than the processors they run on; None where they are not."""
+    usable = frozenset(os.sched_getaffinity(0)) if affinity is None else affinity
+    quota = cpu_quota(root)
+    processors = len(usable) if quota is None else min(len(usable), max(1, math.ceil(quota)))
+    if threads <= processors:
+        return None
+    share = "one processor" if processors == 1 else f"{processors} processors"
+    return (
+        f"{threads} threads share {share} and wait for each other in every step: decoding is faster with "
+        f"{default_threads(root, usable)}, the default"
+    )
 
 
 def _siblings(root: Path, processor: int) -> frozenset[int]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from lpx.addresses import without_secrets
 from lpx.errors import DownloadError, UnsupportedModelError
 from lpx.store.download import RemoteFile
 from lpx.store.http import Web
@@ -19,7 +20,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class WebFileSource:
     """One GGUF file."""
 
-    url: str  # without the fragment
+    url: str  # without the fragment; a query may hold a signature that is good for an hour
     sha256: str
 
     @classmethod
@@ -50,7 +51,7 @@ class WebFileSource:
         stem = name[: -len(".gguf")]
         return Plan(
             name=name_from(stem),
-            source=f"{self.url}#sha256={self.sha256}",
+            source=f"{without_secrets(self.url)}#sha256={self.sha256}",
             files=(RemoteFile(path=f"{stem}.gguf", url=self.url, sha256=self.sha256),),
             format="gguf",
         )
