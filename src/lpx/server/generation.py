@@ -174,27 +174,39 @@ class Generation:
         Raises the engine's error when a choice ends by one, and `RequestAborted` when the engine gave it up.
         """
         remaining = self.n * len(self.streams)
-        async for prompt_index, delta in self._merged():
-            self.usage.completion_tokens += len(delta.token_ids)
-            self.usage.cached_by_prompt[prompt_index] = delta.cached_tokens
-            self._note_latency((prompt_index, delta.index), delta)
-            if self.transcript is not None:
-                self.transcript.add(prompt_index * self.n + delta.index, delta.text, delta.finish_reason)
-            if delta.prompt_logprobs is not None:
-                self.prompt_logprobs[prompt_index] = delta.prompt_logprobs
-            if delta.finish_reason is not None:
-                self.finish_reasons.append(delta.finish_reason)
-                if delta.finish_reason == "error":
-                    raise delta.error or EngineStoppedError("The engine failed.")
-                if delta.finish_reason == "abort":
-                    raise RequestAborted("The request was ended before it was done.")
-                if len(self.streams) == 1:
-                    self.timings = delta.timings
-                remaining -= 1
-            yield prompt_index, delta
-            if not remaining:
-                return
+        if len(self.streams) == 1:  # as nearly always: one generator less for each delta
+            async for delta in self.streams[0]:
+                remaining -= self._note(0, delta)
+                yield 0, delta
+                if not remaining:
+                    return
+        else:
+            async for prompt_index, delta in self._merged():
+                remaining -= self._note(prompt_index, delta)
+                yield prompt_index, delta
+                if not remaining:
+                    return
         raise RequestAborted("The request was ended before it was done.")
+
+    def _note(self, prompt_index: int, delta: RequestDelta) -> bool:
+        """Count a delta; whether its choice has ended. Raises what `deltas` does."""
+        self.usage.completion_tokens += len(delta.token_ids)
+        self.usage.cached_by_prompt[prompt_index] = delta.cached_tokens
+        self._note_latency((prompt_index, delta.index), delta)
+        if self.transcript is not None:
+            self.transcript.add(prompt_index * self.n + delta.index, delta.text, delta.finish_reason)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs[prompt_index] = delta.prompt_logprobs
+        if delta.finish_reason is None:
+            return False
+        self.finish_reasons.append(delta.finish_reason)
+        if delta.finish_reason == "error":
+            raise delta.error or EngineStoppedError("The engine failed.")
+        if delta.finish_reason == "abort":
+            raise RequestAborted("The request was ended before it was done.")
+        if len(self.streams) == 1:
+            self.timings = delta.timings
+        return True
 
     def _note_latency(self, choice: tuple[int, int], delta: RequestDelta) -> None:
         now = monotonic()
@@ -215,10 +227,7 @@ class Generation:
                 self.latencies.note_end(delta.timings)
 
     async def _merged(self) -> AsyncGenerator[tuple[int, RequestDelta], None]:
-        if len(self.streams) == 1:
-            async for delta in self.streams[0]:
-                yield 0, delta
-            return
+        """Of several prompts."""
         queue: asyncio.Queue[tuple[int, RequestDelta] | Exception | None] = asyncio.Queue()
 
         async def pump(index: int, stream: RequestStream) -> None:

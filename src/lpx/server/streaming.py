@@ -37,7 +37,8 @@ _FEW_TOKENS = 4096
 
 def json_string(text: str) -> str:
     """`text` as a JSON string that holds no line end of any kind."""
-    return encode_basestring(text).translate(LINE_ENDS)
+    encoded = encode_basestring(text)
+    return encoded if encoded.isascii() else encoded.translate(LINE_ENDS)
 
 
 def dumps(value: Any) -> str:
