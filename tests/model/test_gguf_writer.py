@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,11 +57,10 @@ def test_what_is_written_is_read(tmp_path: Path, alignment: int) -> None:
 
 
 def test_another_reader_agrees(tmp_path: Path) -> None:
-    gguf = pytest.importorskip("gguf")
     path = tmp_path / "x.gguf"
     values = np.arange(64, dtype=np.float32).reshape(2, 32)
     write_gguf(path, METADATA, [tensor("blk.0.attn_q.weight", values)])
-    reader = gguf.GGUFReader(path)
+    reader = GGUFReader(path)
     assert np.array_equal(reader.tensors[0].data, values)
     assert {key for key in reader.fields if not key.startswith("GGUF.")} == set(METADATA)
     assert reader.get_field("general.name").contents() == "模型"
