@@ -32,7 +32,7 @@ def main() -> int:
     except SmokeError as error:
         print(f"smoke test failed: {error}", file=sys.stderr)
         return 1
-    print(f"smoke test passed: {' and '.join(counts)} from {url}")
+    print(f"smoke test passed: {' and '.join(counts)} from {url}{served_model(url)}")
     return 0
 
 
@@ -65,6 +65,16 @@ def ask_all(url: str) -> dict[str, int]:
             raise SmokeError(f"no answer in {language}: {url} answers {status}: {said[:200]}")
         counts[language] = count_tokens(said, language)
     return counts
+
+
+def served_model(url: str) -> str:
+    """Name and version of the model as the server tells them, ready to be shown; nothing where it does not."""
+    try:
+        status, said = fetch(f"{url}/v1/models", timeout=5)
+        model = json.loads(said)["data"][0] if status == 200 else {}
+        return f" ({model['id']}, version {model['version']})" if model.get("version") else ""
+    except (*UNANSWERED, KeyError, IndexError, TypeError, AttributeError):
+        return ""
 
 
 def count_tokens(said: str, language: str) -> int:
