@@ -169,6 +169,8 @@ def _serve_on(listener: socket.socket, options: EngineOptions, settings: ServerS
         return 0
 
     code = run_on_new_loop(run())
+    if code == 0:
+        logger.info("the server has ended")
     if service.is_loading_thread_alive:
         # The thread is inside native code and cannot be interrupted; unwinding the interpreter under it would crash.
         logging.shutdown()
