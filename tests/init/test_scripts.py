@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -48,6 +49,7 @@ def test_it_starts_answers_reloads_and_ends(work: Path) -> None:
         assert (done.returncode, done.stderr) == (0, ""), log.read_text()
         assert done.stdout.startswith("smoke test passed: 8 tokens in English and 8 tokens in Chinese from http://127.")
         assert done.stdout.count("\n") == 1
+        assert re.search(r" \([\w.-]+\)$", done.stdout)
         assert (work / "logs" / "serve.pid").read_text() == f"{server.pid}\n"
         server.send_signal(signal.SIGHUP)
         eventually(lambda: "nothing to reload" in log.read_text(), "the reload")
@@ -58,6 +60,7 @@ def test_it_starts_answers_reloads_and_ends(work: Path) -> None:
     finally:
         server.terminate()
         code = server.wait(120)
+    assert log.read_text().splitlines()[-1].endswith("the server has ended")
     assert code == 0
     down = script(work, "smoke-test.sh", "--wait", "0")
     assert down.returncode == 1
@@ -74,13 +77,15 @@ def test_options_go_through_and_beat_the_profile(work: Path) -> None:
 
 
 @contextmanager
-def answering(ready: int, status: int, body: bytes | None) -> Iterator[tuple[str, list[str | None]]]:
+def answering(
+    ready: int, status: int, body: bytes | None, models: bytes = b"{}"
+) -> Iterator[tuple[str, list[str | None]]]:
     """A server with one answer for everything; its address, and the keys that it was shown."""
     keys: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._answer(ready, b"{}")
+            self._answer(ready, models if self.path == "/v1/models" else b"{}")
 
         def do_POST(self) -> None:
             keys.append(self.headers["Authorization"])
@@ -135,6 +140,13 @@ def test_a_proxy_is_not_asked_and_a_key_of_the_environment_is_shown(work: Path) 
         done = script(work, "smoke-test.sh", LPX_URL=url, LPX_API_KEY="one two", http_proxy="http://127.0.0.1:1")
     assert done.stdout == f"smoke test passed: 3 tokens in English and 3 tokens in Chinese from {url}\n"
     assert keys == ["Bearer one"] * 2
+
+
+def test_the_smoke_test_names_the_version_that_answered(work: Path) -> None:
+    body = b'{"usage": {"completion_tokens": 3}}'
+    with answering(200, 200, body, b'{"data": [{"id": "m", "version": "f896947e5bd1"}]}') as (url, _):
+        done = script(work, "smoke-test.sh", LPX_URL=url)
+    assert done.stdout.endswith(f" from {url} (m, version f896947e5bd1)\n")
 
 
 def test_the_smoke_test_needs_no_installation_of_lpx(work: Path) -> None:

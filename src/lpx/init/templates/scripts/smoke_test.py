@@ -68,11 +68,11 @@ def ask_all(url: str) -> dict[str, int]:
 
 
 def served_model(url: str) -> str:
-    """Name and version of the model as the server tells them, ready to be shown; nothing where it does not."""
+    """Name and version of the model as far as the server tells them, ready to be shown."""
     try:
         status, said = fetch(f"{url}/v1/models", timeout=5)
         model = json.loads(said)["data"][0] if status == 200 else {}
-        return f" ({model['id']}, version {model['version']})" if model.get("version") else ""
+        return f" ({model['id']}, version {model['version']})" if model.get("version") else f" ({model['id']})"
     except (*UNANSWERED, KeyError, IndexError, TypeError, AttributeError):
         return ""
 
