@@ -12,6 +12,9 @@ namespace {
 
 // Up to so many rows, every thread computes norms and quantization of all rows for itself: cheaper than a barrier.
 constexpr int64_t kPrivateRows = 4;
+// From so many rows a thread on, each thread takes some rows through whole matrices, and waits for the others only
+// around attention: every thread then unpacks all weights, which costs little beside the products of that many rows.
+constexpr int64_t kOwnRows = 128;
 // Logits of so many rows at a time at most, fewer when the vocabulary is large.
 constexpr int64_t kMaxLogitRows = 64;
 constexpr int64_t kLogitFloats = int64_t{8} << 20;
@@ -78,6 +81,16 @@ struct Decoder::Quantized {
           sum(rows * widest(c) / 16),
           refined(rows * refined_quads(widest(c))),
           normed(rows * pad(c.hidden_size)) {}
+    // Where row 0 of rows of `cols` would lie when `first` lies as rows of the widest matrix do: so threads that keep
+    // to their own rows, the one that begins with `first` among them, never share memory, however wide the rows of each
+    // are.
+    QuantizedRow rows(int64_t cols, int64_t first, const DecoderConfig& c) {
+        const int64_t most = widest(c);
+        return {.q8 = q8.data() + first * (most - cols),
+                .scale = scale.data() + first * (most - cols) / kBlockCols,
+                .sum = sum.data() + first * (most - cols) / 16,
+                .refined = refined.data() + first * (refined_quads(most) - refined_quads(cols))};
+    }
     static size_t bytes_for(const DecoderConfig& c, int64_t rows) {
         return rows * (widest(c) + widest(c) / kBlockCols * sizeof(float) + widest(c) / 16 * sizeof(int16_t) +
                        refined_quads(widest(c)) * sizeof(RefinedQuad) + pad(c.hidden_size) * sizeof(float));
@@ -169,8 +182,10 @@ struct Decoder::Worker {
     Buffers::PerThread& own = b.threads[thread];
     const int64_t rows = input.rows();
     const bool few = rows <= kPrivateRows;
+    const bool by_rows = threads > 1 && rows >= threads* kOwnRows;
     // Rows whose norms this thread computes, and where it keeps their residual stream.
     const Range norm_rows = few ? Range{0, rows} : share(rows, thread, threads);
+    const Range product_rows = by_rows ? norm_rows : Range{0, rows};
     float* const x = few ? own.x.data() : b.x.data();
     Quantized& quantized = few ? own.quantized : b.shared;
     Clock::time_point phase_start = Clock::now();
@@ -187,8 +202,7 @@ struct Decoder::Worker {
         const WeightVector* pending_norm = nullptr;  // of `projected`, which is still to be added to x
         for (size_t layer = 0; layer < c.layers.size(); ++layer) {
             const LayerWeights& w = d.weights_.layers()[layer];
-            if (pending_norm != nullptr) add_projected(*pending_norm);
-            const Activations input_rows = normed(w.attn_norm, needs_int8({&w.q, &w.k, &w.v}));
+            const Activations input_rows = normed(pending_norm, w.attn_norm, needs_int8({&w.q, &w.k, &w.v}));
             end_phase(Phase::Norm);
             multiply_qkv(w, input_rows);
             meet(Phase::Qkv);
@@ -203,22 +217,21 @@ struct Decoder::Worker {
             const Activations attended = quantize(b.attended.data(), b.query, needs_int8({&w.o}));
             end_phase(Phase::Norm);
             multiply(w.o, attended, w.o_bias, b.projected.data(), b.hidden);
-            meet(Phase::Output);
+            hand_over(Phase::Output);
 
-            add_projected(w.attn_post_norm);
-            const Activations ffn_rows = normed(w.ffn_norm, needs_int8({&w.gate, &w.up}));
+            const Activations ffn_rows = normed(&w.attn_post_norm, w.ffn_norm, needs_int8({&w.gate, &w.up}));
             end_phase(Phase::Norm);
             multiply_gate_up(w, ffn_rows);
-            meet(Phase::GateUp);
+            hand_over(Phase::GateUp);
 
             const Activations gated = quantize(b.gated.data(), b.inter, needs_int8({&w.down}));
             end_phase(Phase::Norm);
             multiply(w.down, gated, {}, b.projected.data(), b.hidden);
-            meet(Phase::Down);
+            hand_over(Phase::Down);
             pending_norm = &w.ffn_post_norm;
         }
         if (input.logit_rows.empty() && input.pools() == 0) return;
-        add_projected(*pending_norm);
+        for (int64_t row = norm_rows.begin; row < norm_rows.end; ++row) add_projected(row, *pending_norm);
         if (!few) meet(Phase::Norm);
         add_to_pools();
         // A row may come twice: there can be more of them than rows.
@@ -250,45 +263,56 @@ struct Decoder::Worker {
     }
 
     // x += projected, normalized first where the model has such a norm.
-    void add_projected(const WeightVector& post_norm) {
-        for (int64_t row = norm_rows.begin; row < norm_rows.end; ++row) {
-            const float* y = b.projected.data() + row * b.hidden;
-            if (!post_norm.empty()) {
-                float* const normed = quantized.normed.data() + row * b.hidden;
-                kernels.rms_norm(y, post_norm.data(), c.norm_eps, c.hidden_size, normed);
-                y = normed;
-            }
-            kernels.add(x + row * b.hidden, y, c.hidden_size);
+    void add_projected(int64_t row, const WeightVector& post_norm) {
+        const float* y = b.projected.data() + row * b.hidden;
+        if (!post_norm.empty()) {
+            float* const normed = quantized.normed.data() + row * b.hidden;
+            kernels.rms_norm(y, post_norm.data(), c.norm_eps, c.hidden_size, normed);
+            y = normed;
         }
+        kernels.add(x + row * b.hidden, y, c.hidden_size);
     }
 
-    // Norm of x, ready for matrices.
-    Activations normed(const WeightVector& norm, bool int8) {
-        for (int64_t row = norm_rows.begin; row < norm_rows.end; ++row)
+    // Norm of x, ready for matrices; `pending` is the norm of what is added to x first, if anything is. All of it row
+    // by row, while the row is in the cache.
+    Activations normed(const WeightVector* pending, const WeightVector& norm, bool int8) {
+        for (int64_t row = norm_rows.begin; row < norm_rows.end; ++row) {
+            if (pending != nullptr) add_projected(row, *pending);
             kernels.rms_norm(x + row * b.hidden, norm.data(), c.norm_eps, c.hidden_size,
                              quantized.normed.data() + row * b.hidden);
-        return quantize(quantized.normed.data(), b.hidden, int8);
+            if (int8) quantize_rows(quantized.normed.data(), b.hidden, {row, row + 1}, own_place(b.hidden));
+        }
+        if (!few) hand_over(Phase::Norm);
+        return activations(quantized.normed.data(), b.hidden, own_place(b.hidden));
     }
 
-    // `values` are the rows that this thread normed, or complete on all threads.
+    // `values` are complete on all threads.
     Activations quantize(const float* values, int64_t cols, bool int8) {
-        return quantize(values, cols, int8, norm_rows, few, quantized);
+        if (int8) quantize_rows(values, cols, norm_rows, own_place(cols));
+        if (!few) hand_over(Phase::Norm);
+        return activations(values, cols, own_place(cols));
     }
-    Activations quantize(const float* values, int64_t cols, bool int8, Range range, bool alone, Quantized& to) {
-        const int64_t blocks = cols / kBlockCols;
-        if (int8 && !range.empty())
-            kernels.quantize_rows(values + range.begin * cols, range.end - range.begin, cols,
-                                  {.q8 = to.q8.data() + range.begin * cols,
-                                   .scale = to.scale.data() + range.begin * blocks,
-                                   .sum = to.sum.data() + range.begin * blocks * 2,
-                                   .refined = to.refined.data() + range.begin * refined_quads(cols)});
-        if (!alone) meet(Phase::Norm);
-        return {.cols = cols,
-                .f32 = values,
-                .q8 = to.q8.data(),
-                .scale = to.scale.data(),
-                .sum = to.sum.data(),
-                .refined = to.refined.data()};
+    QuantizedRow own_place(int64_t cols) const { return quantized.rows(cols, product_rows.begin, c); }
+    void quantize_rows(const float* values, int64_t cols, Range range, const QuantizedRow& to) {
+        if (range.empty()) return;
+        kernels.quantize_rows(values + range.begin * cols, range.end - range.begin, cols,
+                              {.q8 = to.q8 + range.begin * cols,
+                               .scale = to.scale + range.begin * (cols / kBlockCols),
+                               .sum = to.sum + range.begin * (cols / 16),
+                               .refined = to.refined + range.begin * refined_quads(cols)});
+    }
+    static Activations activations(const float* values, int64_t cols, const QuantizedRow& from) {
+        return {
+            .cols = cols, .f32 = values, .q8 = from.q8, .scale = from.scale, .sum = from.sum, .refined = from.refined};
+    }
+    static Activations from_row(const Activations& a, int64_t row) {
+        const int64_t blocks = a.cols / kBlockCols;
+        return {.cols = a.cols,
+                .f32 = a.f32 + row * a.cols,
+                .q8 = a.q8 + row * a.cols,
+                .scale = a.scale + row * blocks,
+                .sum = a.sum + row * blocks * 2,
+                .refined = a.refined + row * refined_quads(a.cols)};
     }
 
     // Output rows [groups.begin * 16, groups.end * 16) of a matrix for `count` rows of activations.
@@ -302,8 +326,16 @@ struct Decoder::Worker {
             kernels.add(out + row * stride + begin, bias.data() + begin, end - begin);
     }
 
+    // What this thread computes of a matrix: product_rows of the activations times these groups or bytes.
+    Range own_share(int64_t count) const { return by_rows ? Range{0, count} : share(count, thread, threads); }
+
     void multiply(const PackedMatrix& m, const Activations& a, const WeightVector& bias, float* out, int64_t stride) {
-        multiply_groups(m, share(m.groups(), thread, threads), a, rows, bias, out, stride);
+        multiply_rows(m, own_share(m.groups()), a, bias, out, stride);
+    }
+    void multiply_rows(const PackedMatrix& m, Range groups, const Activations& a, const WeightVector& bias, float* out,
+                       int64_t stride) {
+        multiply_groups(m, groups, from_row(a, product_rows.begin), product_rows.end - product_rows.begin, bias,
+                        out + product_rows.begin * stride, stride);
     }
 
     // The groups of all three matrices in a row, divided by bytes.
@@ -314,7 +346,7 @@ struct Decoder::Worker {
         const int64_t strides[] = {b.query, b.kv, b.kv};
         int64_t total = 0;
         for (const PackedMatrix* m : matrices) total += m->groups() * m->group_bytes();
-        const Range bytes = share(total, thread, threads);
+        const Range bytes = own_share(total);
         int64_t offset = 0;
         for (int i = 0; i < 3; ++i) {
             const PackedMatrix& m = *matrices[i];
@@ -323,14 +355,16 @@ struct Decoder::Worker {
                 const auto size = static_cast<int64_t>(m.group_bytes());
                 return std::clamp<int64_t>((byte - offset + size - 1) / size, 0, m.groups());
             };
-            multiply_groups(m, {first_from(std::max(bytes.begin, offset)), first_from(std::max(bytes.end, offset))}, a,
-                            rows, *biases[i], outs[i], strides[i]);
+            multiply_rows(m, {first_from(std::max(bytes.begin, offset)), first_from(std::max(bytes.end, offset))}, a,
+                          *biases[i], outs[i], strides[i]);
             offset += m.groups() * m.group_bytes();
         }
     }
 
     void multiply_gate_up(const LayerWeights& w, const Activations& a) {
-        const Range groups = share(w.gate.groups(), thread, threads);
+        const Range groups = own_share(w.gate.groups());
+        const Activations own_rows = from_row(a, product_rows.begin);
+        const int64_t count = product_rows.end - product_rows.begin;
         const auto combine = c.activation == GateActivation::Silu ? kernels.silu_mul : kernels.gelu_tanh_mul;
         // Few rows take as many groups as the buffers hold: the longer a stream of weights, the faster.
         const int64_t step = few ? own.gate.size() / (rows * kGroupRows) : kGateGroups;
@@ -339,12 +373,13 @@ struct Decoder::Worker {
             const Range chunk{g, std::min(g + step, groups.end)};
             const int64_t begin = g * kGroupRows, end = std::min(chunk.end * kGroupRows, c.intermediate_size);
             // matmul writes output row n at out[n]: shifted back, the chunk starts at the buffer's start.
-            kernels.matmul(w.gate, chunk.begin, chunk.end, a, rows, own.gate.data() - begin, stride,
+            kernels.matmul(w.gate, chunk.begin, chunk.end, own_rows, count, own.gate.data() - begin, stride,
                            own.scratch.data());
-            kernels.matmul(w.up, chunk.begin, chunk.end, a, rows, own.up.data() - begin, stride, own.scratch.data());
-            for (int64_t row = 0; row < rows; ++row)
+            kernels.matmul(w.up, chunk.begin, chunk.end, own_rows, count, own.up.data() - begin, stride,
+                           own.scratch.data());
+            for (int64_t row = 0; row < count; ++row)
                 combine(own.gate.data() + row * stride, own.up.data() + row * stride, end - begin,
-                        b.gated.data() + row * b.inter + begin);
+                        b.gated.data() + (product_rows.begin + row) * b.inter + begin);
         }
     }
 
@@ -379,7 +414,9 @@ struct Decoder::Worker {
             kernels.rms_norm(x + input.logit_rows[first + i] * b.hidden, d.weights_.final_norm().data(), c.norm_eps,
                              c.hidden_size, to.normed.data() + i * b.hidden);
         const bool screen = can_screen(first, count);
-        const Activations a = quantize(to.normed.data(), b.hidden, !head.float_weights(), range, few || screen, to);
+        if (!head.float_weights()) quantize_rows(to.normed.data(), b.hidden, range, to.rows(b.hidden, 0, c));
+        if (!few && !screen) meet(Phase::Norm);
+        const Activations a = activations(to.normed.data(), b.hidden, to.rows(b.hidden, 0, c));
         const Range groups = share(head.groups(), thread, threads);
         if (screen && find_largest(first, a, count, range, groups)) return;
         multiply_groups(head, groups, a, count, {}, b.logits.data(), b.vocab);
@@ -501,13 +538,8 @@ struct Decoder::Worker {
     // Computes the logits of one group and row of activations, as multiply_groups would.
     void settle(const Activations& a, int64_t row, int64_t group, std::span<const uint32_t> allowed) {
         const PackedMatrix& head = d.weights_.head();
-        const int64_t blocks = a.cols / kBlockCols, begin = group * kGroupRows;
-        const Activations one{.cols = a.cols,
-                              .f32 = a.f32 + row * a.cols,
-                              .q8 = a.q8 + row * a.cols,
-                              .scale = a.scale + row * blocks,
-                              .sum = a.sum + row * blocks * 2,
-                              .refined = a.refined + row * refined_quads(a.cols)};
+        const int64_t begin = group * kGroupRows;
+        const Activations one = from_row(a, row);
         // matmul writes output row n at out[n]: shifted back, the group starts at the buffer's start.
         kernels.matmul(head, group, group + 1, one, 1, own.settled.data() - begin, 0, own.scratch.data());
         const int64_t end = std::min(begin + kGroupRows, head.rows());
@@ -517,6 +549,12 @@ struct Decoder::Worker {
             if (found.beats(own.largest[row])) own.largest[row] = found;
         }
         ++own.settled_groups;
+    }
+
+    // What comes next reads what other threads computed, unless each keeps to its own rows.
+    void hand_over(Phase ended) {
+        if (by_rows) return end_phase(ended);
+        meet(ended);
     }
 
     void meet(Phase ended) {

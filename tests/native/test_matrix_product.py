@@ -158,6 +158,30 @@ def test_activations_are_quantized_as_numpy_does(isa):
     np.testing.assert_array_equal(column, expected.column)
 
 
+def _awkward_rows(cols, rng):
+    """Rows with what quantization must decide or bear: equal peaks, zeros, values too small or too large, no numbers."""
+    x = rng.standard_normal((60, cols)).astype(np.float32)
+    some = rng.random(x.shape)
+    x[6:12] = np.round(2 * x[6:12])
+    x[12:18] = 100 * x[12:18] ** 5
+    x[18:24][some[18:24] < 0.03] = np.nan
+    x[24:30][some[24:30] < 0.03] = np.inf
+    x[30:36] *= np.float32(1e-31)
+    x[36:42][some[36:42] < 0.7] = 0
+    x[42:48][some[42:48] < 0.03] *= np.float32(1e30)
+    x[48:54][some[48:54] < 0.1] = np.float32(3e38)
+    x[54:60, : cols // 2] = 0
+    return x
+
+
+@every_isa
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4, 5, 16, 18, 23])
+def test_activations_are_quantized_to_the_same_bits_by_every_instruction_set(isa, blocks):
+    x = _awkward_rows(32 * blocks, np.random.default_rng(blocks))
+    for got, expected in zip(quantize_activations(x, isa), quantize_activations(x, "portable"), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
 @every_isa
 def test_an_outlier_costs_its_block_no_precision(isa):
     x = _rows(16, 512, seed=25)

@@ -11,7 +11,7 @@ from lpx.runtime.step import SamplerSettings, SequenceInput, StepBatch
 from tests.reference.model_files import write_hf_folder
 from tests.reference.tiny_models import make_tiny, random_prompt
 
-LENGTH = 600  # more than two splits of attention
+LENGTH = 600  # more than two splits of attention, and enough rows for threads that keep to their own
 BLOCKS = -(-LENGTH // _native.KV_BLOCK_SIZE)
 
 # architecture, quantization of the weights, types of the KV cache, changes of the config
@@ -19,6 +19,7 @@ MODELS = {
     "llama": ("llama", "none", "f16", {}),
     "llama-q8": ("llama", "q8", "f16", {"hidden_size": 64, "intermediate_size": 96}),
     "mistral-q4": ("mistral", "q4", "f16", {"hidden_size": 64, "intermediate_size": 96}),
+    "qwen2-biases": ("qwen2", "q8", "f16", {}),
     "qwen3": ("qwen3", "none", "f16", {"head_dim": 40}),
     "gemma2": ("gemma2", "q8", "f16", {}),
     "one-head-a-group": ("llama", "none", "f16", {"num_attention_heads": 6, "num_key_value_heads": 6}),

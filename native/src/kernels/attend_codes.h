@@ -12,6 +12,8 @@
 
 namespace lpx::LPX_ISA_NS {
 
+inline constexpr int kMostCodeRows = 6;  // of a run
+
 inline const uint16_t* halves_at(const std::byte* block, int64_t offset) {
     return reinterpret_cast<const uint16_t*>(block + offset);
 }
@@ -59,7 +61,7 @@ inline void score_group(const int16_t* query, int64_t stride, const float* query
 template <int kBits>
 void score_codes(const AttentionTask& task, const std::byte* block, const std::byte* next, float* scores) {
     const KvLayout& layout = *task.layout;
-    for_row_runs(task.rows, [&](int r, auto n) {
+    for_row_runs<kMostCodeRows>(task.rows, [&](int r, auto n) {
         constexpr int R = decltype(n)::value;
         constexpr int kWidth = R <= 3 && kBlockVectors >= 4 ? 4 : 2;
         for (int64_t g = 0; g < layout.groups; ++g) {
@@ -133,7 +135,7 @@ void accumulate_codes(const AttentionTask& task, const std::byte* block, const s
     // Bytes of a pair of tokens, of a group, and of the part of it that starts with another dimension.
     constexpr int kGroupBytes = kKvGroup * 2 * kBits / 8;
     const int64_t pitch = kBits == 8 ? 2 * layout.padded : layout.groups * kGroupBytes;
-    for_row_runs(task.rows, [&](int r, auto n) {
+    for_row_runs<kMostCodeRows>(task.rows, [&](int r, auto n) {
         constexpr int R = decltype(n)::value;
         for (int64_t g = 0; g < layout.groups; ++g) {
             WeightCodes<R> coded;

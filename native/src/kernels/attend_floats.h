@@ -15,6 +15,13 @@ struct Bfloat16 {
     static F32 load(const uint16_t* p) { return load_bf16(p); }
 };
 
+// Rows of a run: as many as have their accumulators in registers.
+#if defined(__AVX512F__)
+inline constexpr int kMostFloatRows = 12;
+#else
+inline constexpr int kMostFloatRows = 6;
+#endif
+
 // scores[r][t] = sum_d query[r][d] * keys[d][t] for R rows and V vectors of tokens, d ascending. Fetches the keys of
 // the next block meanwhile.
 template <class T, int R, int V>
@@ -39,7 +46,7 @@ inline void score(const float* query, int64_t stride, const uint16_t* keys, cons
 template <class T, int R>
 void score_run(const float* query, int64_t stride, const uint16_t* keys, const uint16_t* next, int64_t head_dim,
                float* scores) {
-    // Up to 12 accumulators, so that the fused multiply-adds hide their latency in the registers there are.
+    // With few rows more vectors, so that there are enough accumulators to hide the latency of the multiply-adds.
     constexpr int kWidth = R <= 3 && kBlockVectors >= 4 ? 4 : 2;
     for (int v = 0; v < kBlockVectors; v += kWidth)
         score<T, R, kWidth>(query, stride, keys + v * kLanes, next + v * kLanes, head_dim, scores + v * kLanes);
@@ -82,7 +89,7 @@ void accumulate_run(float* weighted, int64_t padded, const float* factor, const 
 template <class T>
 void score_floats(const AttentionTask& task, const std::byte* block, const std::byte* next, float* scores) {
     const int64_t padded = task.layout->padded;
-    for_row_runs(task.rows, [&](int r, auto n) {
+    for_row_runs<kMostFloatRows>(task.rows, [&](int r, auto n) {
         score_run<T, decltype(n)::value>(task.query + r * padded, padded, reinterpret_cast<const uint16_t*>(block),
                                          reinterpret_cast<const uint16_t*>(next), task.layout->head_dim,
                                          scores + r * kKvBlock);
@@ -93,7 +100,7 @@ template <class T>
 void accumulate_floats(const AttentionTask& task, const std::byte* block, const std::byte* next, int tokens,
                        const float* factor, const float* weights) {
     const int64_t padded = task.layout->padded, values = task.layout->values;
-    for_row_runs(task.rows, [&](int r, auto n) {
+    for_row_runs<kMostFloatRows>(task.rows, [&](int r, auto n) {
         accumulate_run<T, decltype(n)::value>(task.weighted + r * padded, padded, factor + r, weights + r * kKvBlock,
                                               tokens, reinterpret_cast<const uint16_t*>(block + values),
                                               reinterpret_cast<const uint16_t*>(next + values));

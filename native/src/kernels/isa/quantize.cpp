@@ -18,6 +18,195 @@ constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an int
 constexpr int32_t kRoundBits = 0x4b400000;
 constexpr float kFineLimit = 1.0f / 254.0f;  // a coarse code misses at most half its scale, the largest / 254
 
+// A block whose largest value is below 2^-100 counts as zero; NaN or infinity in a block makes its scale NaN, and so
+// every output that uses it. Scales are the largest magnitude / 127, codes are rounded to nearest even. Every path
+// gives the same bits.
+#if defined(__AVX512F__)
+
+// Lanes 0 and 2, or 1 and 3, of every 128 bits of a, then of b.
+inline __m512i even_lanes(__m512i a, __m512i b) {
+    return _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0x88));
+}
+inline __m512i odd_lanes(__m512i a, __m512i b) {
+    return _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0xdd));
+}
+inline __m512i max_of_pairs(__m512i a, __m512i b) {
+    return _mm512_max_epi32(even_lanes(a, b), odd_lanes(a, b));
+}
+inline __m512i sum_of_pairs(__m512i a, __m512i b) {
+    return _mm512_add_epi32(even_lanes(a, b), odd_lanes(a, b));
+}
+// Over the four 128-bit parts.
+inline __m128i max_of_parts(__m512i a) {
+    a = _mm512_max_epi32(a, _mm512_shuffle_i32x4(a, a, 0x4e));
+    return _mm512_castsi512_si128(_mm512_max_epi32(a, _mm512_shuffle_i32x4(a, a, 0xb1)));
+}
+inline __m512i codes_of(const float* x, __m512 inverse) {
+    return _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), inverse));
+}
+
+// The peaks of up to four blocks, one to a lane.
+struct Peaks {
+    __m128i first, second;
+    uint32_t is_first;  // bit 4 q + b: the largest of block b is in its quad q
+};
+
+inline Peaks find_peaks(const float* x, int64_t blocks) {
+    __m512i values[8];
+    for (int i = 0; i < 8; ++i) {
+        const __m512i all = i < 2 * blocks ? _mm512_loadu_si512(x + 16 * i) : _mm512_setzero_si512();
+        values[i] = _mm512_and_si512(all, _mm512_set1_epi32(0x7fffffff));
+    }
+    // Lane p of part q: quad q of vector p, and of vector 4 + p.
+    const __m512i front = max_of_pairs(max_of_pairs(values[0], values[1]), max_of_pairs(values[2], values[3]));
+    const __m512i back = max_of_pairs(max_of_pairs(values[4], values[5]), max_of_pairs(values[6], values[7]));
+    // Lane b of part q: quad q, and quad 4 + q, of block b.
+    const __m512i low = even_lanes(front, back), high = odd_lanes(front, back);
+    const __m128i first = max_of_parts(_mm512_max_epi32(low, high));
+    const __m512i everywhere = _mm512_broadcast_i32x4(first);
+    const __mmask16 below_low = _mm512_cmplt_epi32_mask(low, everywhere);
+    const __mmask16 below_high = _mm512_cmplt_epi32_mask(high, everywhere);
+    const __m128i below = max_of_parts(
+        _mm512_max_epi32(_mm512_maskz_mov_epi32(below_low, low), _mm512_maskz_mov_epi32(below_high, high)));
+    const uint32_t is_first = ~(below_low | static_cast<uint32_t>(below_high) << 16);
+    // The largest counts twice in a block that has it in two quads.
+    uint32_t once = is_first, twice = 0;
+    for (int width = 16; width >= 4; width /= 2) {
+        twice |= twice >> width | (once & once >> width);
+        once |= once >> width;
+    }
+    return {first, _mm_mask_mov_epi32(below, static_cast<__mmask8>(twice & 15), first), is_first};
+}
+
+// Codes of 64 values, in order, and the sums of each quad of them.
+struct CodedVectors {
+    __m512i bytes, sums;
+};
+inline CodedVectors code_vectors(const float* x, int64_t vectors, const float* inverse, __mmask16 quads) {
+    __m512i codes[4];
+    for (int i = 0; i < 4; ++i)
+        codes[i] = i < vectors ? codes_of(x + 16 * i, _mm512_set1_ps(inverse[i / 2])) : _mm512_setzero_si512();
+    const __m512i mixed =
+        _mm512_packs_epi16(_mm512_packs_epi32(codes[0], codes[1]), _mm512_packs_epi32(codes[2], codes[3]));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i bytes = _mm512_maskz_permutexvar_epi32(quads, order, mixed);
+    const __m512i pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), bytes);
+    return {bytes, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))};
+}
+
+// How the blocks of a quad's run are coded.
+struct Plan {
+    alignas(16) float inverse[4];  // of the scales
+    uint32_t quads;                // bit 8 b + q: quad q of block b is coded with its block
+    int vector;                    // the quad that is refined, negative if there is none
+    float coarse;                  // its largest magnitude
+};
+
+inline Plan plan_blocks(const Peaks& peaks, int64_t blocks, float* scales) {
+    const __mmask8 large = _mm_cmpge_epi32_mask(peaks.first, _mm_set1_epi32(kSmallest));
+    const __mmask8 valid = _mm_mask_cmplt_epi32_mask(large, peaks.first, _mm_set1_epi32(kInfinity));
+    const __m128 first = _mm_castsi128_ps(peaks.first), second = _mm_castsi128_ps(peaks.second);
+    // Errors grow with the square of the scale.
+    __m128 gain = _mm_maskz_mul_ps(valid, _mm_sub_ps(first, second), _mm_add_ps(first, second));
+    gain = _mm_maskz_mov_ps(_mm_cmp_ps_mask(gain, _mm_setzero_ps(), _CMP_GT_OQ), gain);  // no NaN: 0 * infinity
+    __m128 best = _mm_max_ps(gain, _mm_shuffle_ps(gain, gain, 0x4e));
+    best = _mm_max_ps(best, _mm_shuffle_ps(best, best, 0xb1));
+    const bool refines = _mm_cvtss_f32(best) > 0.0f;
+    const int chosen = __builtin_ctz(_mm_cmp_ps_mask(gain, best, _CMP_EQ_OQ));
+    const int vector = 8 * chosen + __builtin_ctz(peaks.is_first >> chosen & 0x11111111u) / 4;
+
+    // Rounding may leave a hair more than half a coarse step: the limit is that hair wider.
+    const auto relieved = static_cast<__mmask8>(static_cast<unsigned>(refines) << chosen);
+    const __m128 peak = _mm_mask_max_ps(first, relieved, second, _mm_mul_ps(first, _mm_set1_ps(kFineLimit * 1.0001f)));
+    Plan plan;
+    _mm_store_ps(plan.inverse, _mm_maskz_div_ps(valid, _mm_set1_ps(127.0f), peak));
+    const __m128 scale = _mm_mask_div_ps(_mm_set1_ps(__builtin_nanf("")), valid, peak, _mm_set1_ps(127.0f));
+    _mm_mask_storeu_ps(scales, static_cast<__mmask8>((1u << blocks) - 1), _mm_maskz_mov_ps(large, scale));
+    const uint32_t valid_quads = ((valid * 0x00204081u) & 0x01010101u) * 255u;
+    plan.quads = valid_quads & ~(static_cast<uint32_t>(refines) << vector);
+    plan.vector = refines ? vector : -1;
+    plan.coarse = _mm_cvtss_f32(_mm_permutevar_ps(first, _mm_cvtsi32_si128(chosen)));
+    return plan;
+}
+
+template <bool kWhole>
+inline void code_blocks(const float* x, int64_t blocks, const Plan& plan, const QuantizedRow& out) {
+    if constexpr (kWhole) blocks = kRefineBlocks;
+    const CodedVectors front = code_vectors(x, 2 * blocks, plan.inverse, static_cast<__mmask16>(plan.quads));
+    const CodedVectors back =
+        code_vectors(x + 64, 2 * blocks - 4, plan.inverse + 2, static_cast<__mmask16>(plan.quads >> 16));
+    const __m512i halves = sum_of_pairs(front.sums, back.sums);
+    const __m512i sums = sum_of_pairs(halves, halves);  // of part q: vector q of front, of back, and again
+    const __m256i narrow = _mm512_cvtepi32_epi16(
+        _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0), sums));
+    if constexpr (kWhole) {
+        _mm512_storeu_si512(out.q8, front.bytes);
+        _mm512_storeu_si512(out.q8 + 64, back.bytes);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(out.sum), _mm256_castsi256_si128(narrow));
+    } else {
+        const uint32_t there = (1u << 8 * blocks) - 1;
+        _mm512_mask_storeu_epi32(out.q8, static_cast<__mmask16>(there), front.bytes);
+        _mm512_mask_storeu_epi32(out.q8 + 64, static_cast<__mmask16>(there >> 16), back.bytes);
+        _mm_mask_storeu_epi32(out.sum, static_cast<__mmask8>((1u << blocks) - 1), _mm256_castsi256_si128(narrow));
+    }
+}
+
+// The quad that the blocks were coded without.
+inline void code_refined(const float* x, const Plan& plan, const QuantizedRow& out) {
+    *out.refined = {};
+    if (plan.vector < 0) return;
+    const __m128 values = _mm_loadu_ps(x + 4 * plan.vector);
+    const __m128i high = _mm_cvtps_epi32(_mm_mul_ps(values, _mm_set1_ps(127.0f / plan.coarse)));
+    const float scale = plan.coarse / 127.0f;
+    const __m128 rest = _mm_sub_ps(values, _mm_mul_ps(_mm_cvtepi32_ps(high), _mm_set1_ps(scale)));
+    const __m128i low = _mm_cvtps_epi32(_mm_mul_ps(rest, _mm_set1_ps(plan.inverse[plan.vector / 8])));
+    const auto sum_of = [](__m128i a) {
+        a = _mm_add_epi32(a, _mm_shuffle_epi32(a, 0x4e));
+        return _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32(a, 0xb1)));
+    };
+    _mm_storeu_si32(out.refined->q8, _mm_cvtepi32_epi8(high));
+    _mm_storeu_si32(out.q8 + 4 * plan.vector, _mm_cvtepi32_epi8(low));
+    out.refined->scale = scale;
+    out.refined->vector = static_cast<int16_t>(plan.vector);
+    out.refined->sum = static_cast<int16_t>(sum_of(high));
+    out.sum[plan.vector / 4] = static_cast<int16_t>(out.sum[plan.vector / 4] + sum_of(low));
+}
+
+inline constexpr int kTogether = 4;  // runs whose steps are taken in turns, since each waits for the one before
+
+template <int kCount>
+inline void quantize_runs(const float* x, int64_t blocks, QuantizedRow& out) {
+    Plan plans[kCount];
+    Peaks peaks[kCount];
+    const auto blocks_of = [&](int i) { return kCount == 1 ? blocks : kRefineBlocks; };
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) peaks[i] = find_peaks(x + 128 * i, blocks_of(i));
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) plans[i] = plan_blocks(peaks[i], blocks_of(i), out.scale + 4 * i);
+    for (int i = 0; i < kCount; ++i) {
+        const QuantizedRow at{out.q8 + 128 * i, out.scale + 4 * i, out.sum + 8 * i, out.refined + i};
+        if (blocks_of(i) == kRefineBlocks)
+            code_blocks<true>(x + 128 * i, kRefineBlocks, plans[i], at);
+        else
+            code_blocks<false>(x + 128 * i, blocks, plans[i], at);
+    }
+    for (int i = 0; i < kCount; ++i) {
+        const QuantizedRow at{out.q8 + 128 * i, out.scale + 4 * i, out.sum + 8 * i, out.refined + i};
+        code_refined(x + 128 * i, plans[i], at);
+    }
+    out = {out.q8 + 128 * kCount, out.scale + 4 * kCount, out.sum + 8 * kCount, out.refined + kCount};
+}
+
+void quantize_row(const float* x, int64_t blocks, const QuantizedRow& out) {
+    QuantizedRow at = out;
+    constexpr int64_t kMany = kTogether * kRefineBlocks;
+    for (; blocks >= kMany; blocks -= kMany, x += 32 * kMany) quantize_runs<kTogether>(x, kMany, at);
+    for (; blocks > 0; blocks -= kRefineBlocks, x += 32 * kRefineBlocks)
+        quantize_runs<1>(x, blocks < kRefineBlocks ? blocks : kRefineBlocks, at);
+}
+
+#else
+
 inline float from_bits(uint32_t bits) {
     float f;
     std::memcpy(&f, &bits, sizeof f);
@@ -136,8 +325,6 @@ inline float code_block(const float* x, float peak, int8_t* q8, int16_t* sum) {
 
 #endif
 
-// A block whose largest value is below 2^-100 counts as zero; NaN or infinity in a block makes its scale NaN, and so
-// every output that uses it. Scales are the largest magnitude / 127, codes are rounded to nearest even.
 void quantize_row(const float* x, int64_t blocks, const QuantizedRow& out) {
     for (int64_t start = 0; start < blocks; start += kRefineBlocks) {
         const int64_t count = blocks - start < kRefineBlocks ? blocks - start : kRefineBlocks;
@@ -192,6 +379,8 @@ void quantize_row(const float* x, int64_t blocks, const QuantizedRow& out) {
         }
     }
 }
+
+#endif
 
 void quantize_rows(const float* x, int64_t rows, int64_t cols, const QuantizedRow& out) {
     const int64_t blocks = cols / 32, refined = refined_quads(cols);
