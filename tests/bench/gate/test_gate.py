@@ -230,7 +230,8 @@ def test_a_longer_baseline_lets_smaller_changes_be_judged():
 
 def test_an_undecided_gate_says_when_the_baseline_is_what_is_too_short():
     look = Look(READ, MULTIPLY)
-    comparison = Comparison(Interval(0.95, 0.9, 1.0, 0.92), 300, 285, (4, 8), 0.8, (look, look))
+    felt = Interval(0.8, 0.6, 0.9, 0.9)
+    comparison = Comparison(Interval(0.95, 0.9, 1.0, 0.92), 300, 285, (4, 8), felt, (look, look))
     for sessions, said in (((4, 8), "the baseline, which has 4 sessions: make it anew"), ((8, 8), "(--duration)")):
         decision = Decision(CONDITIONS[0], dataclasses.replace(comparison, sessions=sessions))
         [reason] = _reasons(Trial((decision,), (), 60.0), 0.01, 0.15, paired=False)
