@@ -1,16 +1,16 @@
 """Two sets of pieces of a workload, measured at different times: how much faster is the later one in the same weather?
 
 What is asked for is the ratio of what the work takes in the same weather. How its time follows the weather is not known
-exactly (`response.py`): every combination of a share of memory and a cap is tried, and has the weight that follows from
-how well it explains the changes from session to session, and from what is usual for the kind of work. Where the weather
-was the same in both sets none of that matters; where it was not, and no sessions show what the work makes of the
-difference, all that it may be lies in the interval.
+exactly (`response.py`): every response is tried, and has the weight that follows from how well it explains the changes
+from session to session, and from what is usual for the kind of work. Where the weather was the same in both sets none
+of that matters. Where it was not, and no sessions show what the work makes of the difference, all that it may be lies
+in the interval.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -107,38 +107,45 @@ class _Explained:
 
     middle: Floats  # of log time in the reference weather
     error: Floats  # standard error of it
-    degrees: int  # of freedom of the error; 0: one session
+    degrees: int  # of freedom of the error; 0: one session, whose error nobody knows
     seconds: Floats  # of each session: log time as it was measured
     values: Floats  # of each session: log time in the reference weather
-    memory: Floats  # of each session: how much of its time goes with the memory
+    memory: Floats  # of each session: how much of a change of the memory is felt
 
 
 def _explained(sessions: Sequence[Sequence[Piece]], figure: str, response: Response | None) -> _Explained:
     """Sessions are medians of their pieces, and the middle is their trimmed mean, as `statistics.centre` has it."""
-    measured, columns, memories = [], [], []
-    for session in sessions:
-        seconds = -np.log([each.performance(figure) for each in session])
-        looks = [each.weather for each in session if each.weather is not None]
-        measured.append(float(np.median(seconds)))
-        if response is None:
-            columns.append(np.median(seconds, keepdims=True))
-            memories.append(np.zeros(1))
-        else:
-            times, memory = response.times(looks)
-            columns.append(np.median(seconds - times, axis=1))
-            memories.append(memory.mean(axis=1))
-    values, memory = np.stack(columns, axis=1), np.stack(memories, axis=1)
+    pieces = [piece for session in sessions for piece in session]
+    seconds = -np.log([piece.performance(figure) for piece in pieces])[None, :]
+    times = memory = np.zeros_like(seconds)
+    if response is not None:
+        times, memory = response.times([piece.weather for piece in pieces if piece.weather is not None])
+    ends = np.cumsum([len(session) for session in sessions])[:-1]
+    measured = _columns(_median, seconds, ends)
+    values = _columns(_median, seconds - times, ends)
+    memory = _columns(lambda part: part.mean(axis=1), memory, ends)
     count = values.shape[1]
     cut = math.floor(TRIM * count) if count >= 5 else 0
     kept = np.sort(values, axis=1)[:, cut : count - cut]
     middle = kept.mean(axis=1)
     left = kept.shape[1]
     if count == 1:
-        return _Explained(middle, np.full(len(middle), math.inf), 0, np.array(measured), values, memory)
+        return _Explained(middle, np.zeros(len(middle)), 0, measured, values, memory)
     drawn_in = np.clip(values, kept[:, :1], kept[:, -1:])  # winsorized
     error = drawn_in.std(axis=1, ddof=1) * math.sqrt((count - 1) / (left * (left - 1)))
     error = np.maximum(error, _LEAST_SPREAD / math.sqrt(count))
-    return _Explained(middle, error, left - 1, np.array(measured), values, memory)
+    return _Explained(middle, error, left - 1, measured, values, memory)
+
+
+def _columns(of: Callable[[Floats], Floats], values: Floats, ends: Floats) -> Floats:
+    """`[grid, pieces]` to `[grid, sessions]`."""
+    return np.stack([of(part) for part in np.split(values, ends, axis=1)], axis=1)
+
+
+def _median(values: Floats) -> Floats:
+    ordered, count = np.sort(values, axis=1), values.shape[1]
+    middle: Floats = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
+    return middle
 
 
 def _degrees(a: _Explained, b: _Explained) -> Floats:
