@@ -10,7 +10,7 @@ in the interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -115,15 +115,14 @@ class _Explained:
 
 def _explained(sessions: Sequence[Sequence[Piece]], figure: str, response: Response | None) -> _Explained:
     """Sessions are medians of their pieces, and the middle is their trimmed mean, as `statistics.centre` has it."""
-    pieces = [piece for session in sessions for piece in session]
-    seconds = -np.log([piece.performance(figure) for piece in pieces])[None, :]
-    times = memory = np.zeros_like(seconds)
-    if response is not None:
-        times, memory = response.times([piece.weather for piece in pieces if piece.weather is not None])
-    ends = np.cumsum([len(session) for session in sessions])[:-1]
-    measured = _columns(_median, seconds, ends)
-    values = _columns(_median, seconds - times, ends)
-    memory = _columns(lambda part: part.mean(axis=1), memory, ends)
+    columns = []
+    for session in sessions:
+        seconds = -np.log([piece.performance(figure) for piece in session])[None, :]
+        times = felt = np.zeros_like(seconds)
+        if response is not None:
+            times, felt = response.times([piece.weather for piece in session if piece.weather is not None])
+        columns.append((_median(seconds), _median(seconds - times), felt.mean(axis=1)))
+    measured, values, memory = (np.stack(rows, axis=1) for rows in zip(*columns, strict=True))
     count = values.shape[1]
     cut = math.floor(TRIM * count) if count >= 5 else 0
     kept = np.sort(values, axis=1)[:, cut : count - cut]
@@ -135,11 +134,6 @@ def _explained(sessions: Sequence[Sequence[Piece]], figure: str, response: Respo
     error = drawn_in.std(axis=1, ddof=1) * math.sqrt((count - 1) / (left * (left - 1)))
     error = np.maximum(error, _LEAST_SPREAD / math.sqrt(count))
     return _Explained(middle, error, left - 1, measured, values, memory)
-
-
-def _columns(of: Callable[[Floats], Floats], values: Floats, ends: Floats) -> Floats:
-    """`[grid, pieces]` to `[grid, sessions]`."""
-    return np.stack([of(part) for part in np.split(values, ends, axis=1)], axis=1)
 
 
 def _median(values: Floats) -> Floats:

@@ -75,7 +75,7 @@ class Response:
         multiply = np.array([look.multiply_adds_per_second for look in looks])
         shares, knees, beyond = self.shares[:, None], np.log(self.knees)[:, None], self.beyond[:, None]
         reference = math.log(self.reference.read_bytes_per_second)
-        # Of log read, which is felt in full below the knee.
+        # How far log read is above the knee: only below it, it is felt in full.
         above = np.maximum(read - knees, 0), np.maximum(reference - knees, 0)
         memory = shares * np.exp(reference - read + (1 - beyond) * (above[0] - above[1]))
         time = memory + (1 - shares) * self.reference.multiply_adds_per_second / multiply
