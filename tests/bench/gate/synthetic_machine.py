@@ -8,6 +8,7 @@ from lpx.bench.gate.pieces import DECODE, Piece
 from lpx.bench.weather import Look
 
 READ, MULTIPLY = 40e9, 400e9
+SLOW, FAST = 33e9 / READ, 50e9 / READ
 DECODE_SPEED = "decode_tokens_per_second"
 PIECES = 12  # of a session, with a look before and after each
 PIECE_SECONDS, LOAD_SECONDS = 0.12, 0.8
@@ -20,6 +21,8 @@ class Weather:
     - calm: nearly constant
     - drift: the memory wanders, by about 10 % a minute; another day it begins elsewhere
     - bimodal: a neighbour takes 40 % of the memory for some ten seconds at a time
+    - slow, fast: the memory reads at 33 or at 50 GB/s, but for 1 % that is too quick for a look
+    - swings: a neighbour takes it from 60 to 33 GB/s for some ten seconds at a time
     - bursts: in one of ten pieces something else runs, which a look sees only if it falls on it
     """
 
@@ -31,7 +34,7 @@ class Weather:
     _level: float = field(default=0.0)
 
     def __post_init__(self):
-        if self.kind in ("drift", "bimodal"):
+        if self.kind in ("drift", "bimodal", "swings"):
             self.taken = self.draw.random() < 0.5
             self._level = self.draw.gauss(0, 0.15) if self.kind == "drift" else 0.0
         self.multipliers = math.exp(self.draw.gauss(0, 0.03))
@@ -40,9 +43,15 @@ class Weather:
     def pass_time(self, seconds):
         if self.kind == "drift":
             self._level += self.draw.gauss(0, 0.1 * math.sqrt(seconds / 60))
-        if self.kind == "bimodal" and self.draw.random() < seconds / 10:
+        if self.kind in ("bimodal", "swings") and self.draw.random() < seconds / 10:
             self.taken = not self.taken
-        self.memory = math.exp(self._level) * (0.6 if self.taken and self.kind == "bimodal" else 1.0)
+        self.memory = math.exp(self._level)
+        if self.kind == "bimodal":
+            self.memory = 0.6 if self.taken else 1.0
+        if self.kind == "swings":
+            self.memory = SLOW if self.taken else 1.5
+        if self.kind in ("slow", "fast"):
+            self.memory = (SLOW if self.kind == "slow" else FAST) * math.exp(self.draw.gauss(0, 0.01))
 
     def burst(self):
         return self.draw.uniform(1.3, 2.5) if self.kind == "bursts" and self.draw.random() < 0.1 else 1.0
@@ -50,13 +59,18 @@ class Weather:
 
 @dataclass
 class Engine:
-    """Decodes at `speed` tokens a second in fair weather, and spends `share` of its time on memory."""
+    """Decodes at `speed` tokens a second in fair weather, and spends `share` of its time on memory.
+
+    Beyond a factor `cap` on the memory it is no faster: then its cores are what it waits for.
+    """
 
     speed: float = 300.0
     share: float = 0.85
+    cap: float = math.inf
 
     def seconds(self, weather, tokens):
-        return tokens / self.speed * (self.share / weather.memory + (1 - self.share) / weather.multipliers)
+        memory = min(1.0, self.cap) / min(weather.memory, self.cap)
+        return tokens / self.speed * (self.share * memory + (1 - self.share) / weather.multipliers)
 
 
 class Run:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from datetime import datetime, timezone
 
 import pytest
@@ -39,8 +40,8 @@ SETTINGS = {"input_len": 8, "output_len": 8, "batch_size": 1}
 class Synthetic:
     """A workload of the made-up machine; `busy` sessions are disturbed by others."""
 
-    def __init__(self, seed, engine=None, subject=SUBJECT, busy=(), share=0.6):
-        self._run, self._engine, self.subject = Run("calm", seed), engine or Engine(), subject
+    def __init__(self, seed, engine=None, subject=SUBJECT, busy=(), share=0.6, kind="calm"):
+        self._run, self._engine, self.subject = Run(kind, seed), engine or Engine(), subject
         self._busy, self._others = busy, share
         self.sessions = 0
 
@@ -230,8 +231,29 @@ def test_a_longer_baseline_lets_smaller_changes_be_judged():
 
 def test_an_undecided_gate_says_when_the_baseline_is_what_is_too_short():
     look = Look(READ, MULTIPLY)
-    comparison = Comparison(Interval(0.95, 0.9, 1.0, 0.92), 300, 285, (4, 8), 0.8, (look, look))
+    felt = Interval(0.8, 0.6, 0.9, 0.9)
+    comparison = Comparison(Interval(0.95, 0.9, 1.0, 0.92), 300, 285, (4, 8), felt, (look, look))
     for sessions, said in (((4, 8), "the baseline, which has 4 sessions: make it anew"), ((8, 8), "(--duration)")):
         decision = Decision(CONDITIONS[0], dataclasses.replace(comparison, sessions=sessions))
         [reason] = _reasons(Trial((decision,), (), 60.0), 0.01, 0.15, paired=False)
         assert said in reason
+
+
+def test_a_memory_that_the_baseline_has_not_seen_is_named_as_the_cause():
+    made = measure_baseline(Synthetic(0, kind="slow"), "latency", SETTINGS, sessions=8, seconds=600)
+    run = dataclasses.replace(baseline(), measurement=made)
+    report = gate(Synthetic(1, kind="fast"), run)
+    assert report.outcome is Outcome.UNDECIDED
+    [reason] = report.reasons
+    assert re.search(r"memory is read at (49|50|51)\.\d GB/s now and was at 3[234]\.\d", reason)
+    assert "how much of that the workload feels is not known well enough" in reason
+    assert "--against" in reason
+    assert "baseline set" in reason
+    [condition] = json.loads(json.dumps(gate_json(report, None)))["conditions"]
+    assert condition["weather_hides_it"] is True
+    assert condition["memory_share_low"] < 0.15
+    assert condition["memory_share_high"] > 0.7
+    assert re.search(r"decode feels \d+ % \(\d+ % to \d+ %\) of a change of the memory", gate_markdown(report))
+    same = gate(Synthetic(1, kind="slow"), run)
+    assert same.outcome is Outcome.PASSED
+    assert gate_json(same, None)["conditions"][0]["weather_hides_it"] is False

@@ -320,13 +320,8 @@ def _reasons(trial: Trial[Any], others: float | None, most_others: float, *, pai
                 "--against, with both servers in alternation, can tell."
             )
             continue
-        seen = [look.read_bytes_per_second for look in each.comparison.weather if look is not None]
-        if len(seen) == 2 and abs(seen[1] / seen[0] - 1) > 0.15:
-            reasons.append(
-                f"{each.condition.name}: memory is read at {seen[1] / 1e9:.1f} GB/s now and was at {seen[0] / 1e9:.1f} "
-                "when the baseline was measured; how much of that the workload feels is not known well enough. Try "
-                "later, make a new baseline, or compare in alternation with --against."
-            )
+        if each.comparison.weather_hides_it:
+            reasons.append(_weather_reason(each))
         elif not paired and 2 * each.comparison.sessions[0] <= each.comparison.sessions[1]:
             reasons.append(
                 f"{each.condition.name}: the limit lies inside the interval, and most of that comes from the baseline, "
@@ -339,3 +334,20 @@ def _reasons(trial: Trial[Any], others: float | None, most_others: float, *, pai
                 f"{each.condition.name}: the limit lies inside the interval. Give it more time (--duration){more}."
             )
     return tuple(dict.fromkeys(reasons))
+
+
+def _weather_reason(decision: Decision) -> str:
+    """Why sessions now and in the baseline cannot be brought into the same weather."""
+    assert decision.comparison is not None
+    before, after = decision.comparison.weather
+    felt = decision.comparison.memory_share
+    assert before is not None
+    assert after is not None
+    assert felt is not None
+    return (
+        f"{decision.condition.name}: memory is read at {after.read_bytes_per_second / 1e9:.1f} GB/s now and was at "
+        f"{before.read_bytes_per_second / 1e9:.1f} when the baseline was measured; how much of that the workload feels "
+        f"is not known well enough ({100 * felt.low:.0f} % to {100 * felt.high:.0f} %). More time helps only if the "
+        "weather changes: compare in alternation with --against, make the baseline anew now, or make one over more "
+        "time and weather (lpx bench baseline set, --duration)."
+    )

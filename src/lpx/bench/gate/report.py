@@ -91,10 +91,17 @@ def _condition_json(decision: Decision) -> dict[str, Any]:
             "change_high": _finite(change.high),
             "confidence": change.confidence,
             "sessions": list(comparison.sessions),
-            "memory_share": comparison.memory_share,
+            **_memory_share_json(comparison.memory_share),
+            "weather_hides_it": comparison.weather_hides_it,
             "weather": [None if look is None else asdict(look) for look in comparison.weather],
         }
     return values
+
+
+def _memory_share_json(share: Interval | None) -> dict[str, Any]:
+    names = ("memory_share", "memory_share_low", "memory_share_high")
+    values = (None, None, None) if share is None else (share.estimate, share.low, share.high)
+    return dict(zip(names, values, strict=True))
 
 
 def _row(decision: Decision) -> str:
@@ -130,10 +137,11 @@ def _weather_notes(report: GateReport) -> list[str]:
                 (before.multiply_adds_per_second, after.multiply_adds_per_second),
             )
         )
+        felt = each.comparison.memory_share
+        feels = "" if felt is None else f"; {each.condition.name} feels {_felt(felt)} of a change of the memory"
         return [
             f"The machine: memory read at {after.read_bytes_per_second / 1e9:.1f} GB/s ({read} since the baseline), "
-            f"multiply-adds {multiply}; {each.condition.name} feels {100 * (each.comparison.memory_share or 0):.0f} % "
-            "of a change of the memory."
+            f"multiply-adds {multiply}{feels}."
         ]
     return []
 
@@ -158,3 +166,7 @@ def _percent(share: float) -> str:
 
 def _finite(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
+
+
+def _felt(share: Interval) -> str:
+    return f"{100 * share.estimate:.0f} % ({100 * share.low:.0f} % to {100 * share.high:.0f} %)"
