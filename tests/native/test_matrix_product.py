@@ -159,7 +159,7 @@ def test_activations_are_quantized_as_numpy_does(isa):
 
 
 def _awkward_rows(cols, rng):
-    """Rows with what quantization must decide or bear: equal peaks, zeros, values too small or too large, no numbers."""
+    """Rows with what quantization must decide or bear: equal peaks, zeros, too small or large values, no numbers."""
     x = rng.standard_normal((60, cols)).astype(np.float32)
     some = rng.random(x.shape)
     x[6:12] = np.round(2 * x[6:12])
