@@ -1,6 +1,6 @@
 """How often `lpx bench gate` is right on this machine: tries with an unchanged build, and with real slow-downs.
 
-    python benchmarks/gate_trials.py MODEL.gguf [--tries 10] [--seconds 40] [--context 2304] [--alternating]
+    python benchmarks/gate_trials.py MODEL.gguf [--tries 10] [--seconds 40] [--context 480] [--alternating]
 
 Two baselines are measured first: short prompts, and a long context with keys and values in q8. Then come, in turns,
 tries of the gate that must pass (the same again) and tries that must fail: one thread fewer, and f16 instead of q8 at
@@ -61,7 +61,7 @@ def parse_arguments():
     parser.add_argument("--tries", type=int, default=10, help="of each slow-down, and of the unchanged build in all")
     parser.add_argument("--seconds", type=float, default=40.0, help="of each gate, at most")
     parser.add_argument("--baseline-seconds", type=float, default=40.0)
-    parser.add_argument("--context", type=int, default=2304, help="tokens of the long prompt")
+    parser.add_argument("--context", type=int, default=480, help="tokens of the long prompt")
     parser.add_argument("--threads", type=int, help="default: the physical cores")
     parser.add_argument("--fail-on", default="decode:-5%")
     parser.add_argument("--only", default="", help="of the slow-downs, those whose name holds this: KV or threads")
