@@ -23,6 +23,8 @@ constexpr float kFineLimit = 1.0f / 254.0f;  // a coarse code misses at most hal
 // gives the same bits.
 #if defined(__AVX512F__)
 
+// A run of kRefineBlocks blocks side by side, without a branch that depends on the values.
+
 // Lanes 0 and 2, or 1 and 3, of every 128 bits of a, then of b.
 inline __m512i even_lanes(__m512i a, __m512i b) {
     return _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0x88));
@@ -45,7 +47,7 @@ inline __m512i codes_of(const float* x, __m512 inverse) {
     return _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), inverse));
 }
 
-// The peaks of up to four blocks, one to a lane.
+// The peaks of a run of up to four blocks, one to a lane.
 struct Peaks {
     __m128i first, second;
     uint32_t is_first;  // bit 4 q + b: the largest of block b is in its quad q
@@ -94,7 +96,7 @@ inline CodedVectors code_vectors(const float* x, int64_t vectors, const float* i
     return {bytes, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))};
 }
 
-// How the blocks of a quad's run are coded.
+// How a run is coded.
 struct Plan {
     alignas(16) float inverse[4];  // of the scales
     uint32_t quads;                // bit 8 b + q: quad q of block b is coded with its block
@@ -151,7 +153,7 @@ inline void code_blocks(const float* x, int64_t blocks, const Plan& plan, const 
     }
 }
 
-// The quad that the blocks were coded without.
+// Codes the quad that is refined, which the blocks were coded without.
 inline void code_refined(const float* x, const Plan& plan, const QuantizedRow& out) {
     *out.refined = {};
     if (plan.vector < 0) return;
