@@ -182,7 +182,7 @@ struct Decoder::Worker {
     Buffers::PerThread& own = b.threads[thread];
     const int64_t rows = input.rows();
     const bool few = rows <= kPrivateRows;
-    const bool by_rows = threads > 1 && rows >= threads* kOwnRows;
+    const bool by_rows = threads > 1 && rows / threads >= kOwnRows;
     // Rows whose norms this thread computes, and where it keeps their residual stream.
     const Range norm_rows = few ? Range{0, rows} : share(rows, thread, threads);
     const Range product_rows = by_rows ? norm_rows : Range{0, rows};
