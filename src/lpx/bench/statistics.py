@@ -115,14 +115,6 @@ def interval_around(estimate: float, error: float, degrees: float, confidence: f
     return Interval(estimate, estimate - half, estimate + half, confidence)
 
 
-def degrees_of_difference(a: Centre, b: Centre) -> float:
-    """Degrees of freedom of a difference of two means with spreads of their own (Welch and Satterthwaite)."""
-    if not a.degrees or not b.degrees:
-        return 0.0
-    of_both = a.error**4 / a.degrees + b.error**4 / b.degrees
-    return (a.error**2 + b.error**2) ** 2 / of_both if of_both else float(a.degrees + b.degrees)
-
-
 def alternating_ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95) -> Interval:
     """How many times `theirs` `ours` is, from rounds in which both were measured one after the other.
 
