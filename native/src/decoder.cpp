@@ -276,14 +276,15 @@ struct Decoder::Worker {
     // Norm of x, ready for matrices; `pending` is the norm of what is added to x first, if anything is. All of it row
     // by row, while the row is in the cache.
     Activations normed(const WeightVector* pending, const WeightVector& norm, bool int8) {
+        const QuantizedRow place = own_place(b.hidden);
         for (int64_t row = norm_rows.begin; row < norm_rows.end; ++row) {
             if (pending != nullptr) add_projected(row, *pending);
             kernels.rms_norm(x + row * b.hidden, norm.data(), c.norm_eps, c.hidden_size,
                              quantized.normed.data() + row * b.hidden);
-            if (int8) quantize_rows(quantized.normed.data(), b.hidden, {row, row + 1}, own_place(b.hidden));
+            if (int8) quantize_rows(quantized.normed.data(), b.hidden, {row, row + 1}, place);
         }
         if (!few) hand_over(Phase::Norm);
-        return activations(quantized.normed.data(), b.hidden, own_place(b.hidden));
+        return activations(quantized.normed.data(), b.hidden, place);
     }
 
     // `values` are complete on all threads.
