@@ -140,6 +140,7 @@ class Engine(RequestIntake):
         self._steps_total = 0
         self.step_times = StepTimes()
         self._step_ns = 0  # of the last step
+        self._ran_ns = 0  # when the executor ended the last step; 0: nothing was left to do
         self._finished_total: dict[str, int] = {
             "stop": 0,
             "length": 0,
@@ -251,7 +252,10 @@ class Engine(RequestIntake):
         self._step_ns = (now - started) // steps
         self.scheduler.pace.observe(self.scheduler.decode_rows, self.scheduler.prompt_rows, 1e-6 * self._step_ns)
         if self.speculation is not None and _decodes_only(plan):
-            self.speculation.costs.observe(sum(len(row.token_ids) for row in rows), 1e-6 * self._step_ns)
+            costs = self.speculation.costs
+            costs.observe(sum(len(row.token_ids) for row in rows), 1e-6 * (now - drafted) / steps)
+            if self._ran_ns:
+                costs.observe_between(1e-6 * (drafted - self._ran_ns))
         deltas = late
         for at, ((sequence, count), output) in enumerate(zip(plan, outputs, strict=True)):
             if sequence.state is not SequenceState.RUNNING:
@@ -276,6 +280,7 @@ class Engine(RequestIntake):
             sum(len(row.token_ids) for row in rows),
             bool(self.scheduler.prompt_rows),
         )
+        self._ran_ns = now if self.scheduler.has_work else 0
         return deltas
 
     def reset(self) -> None:

@@ -109,6 +109,7 @@ class Sequence:
         "block_names",
         "block_table",
         "detokenizer",
+        "draft_balance",
         "draft_held_at",
         "drafts",
         "first_token_ns",
@@ -165,6 +166,7 @@ class Sequence:
         self.first_token_ns = 0
         self.last_token_ns = 0
         self.drafts = DraftCounts()
+        self.draft_balance = 0.0  # tokens that drafts brought, less those that their steps would have brought without
         self.draft_held_at = 0  # tokens before the latest draft, if that was mostly right; else 0
         self.speculation = "off"  # why the latest decode step had a draft, or none
 

@@ -84,7 +84,8 @@ def expected_rate(odds: list[list[float]], counts: SequenceOf[int], costs: StepC
         for chance in chances[:count]:
             value *= chance
             tokens += value
-    return tokens / (costs.ms(len(odds) + sum(counts)) + cost * max(counts))
+    drafting = cost * max(counts) + costs.between_ms if any(counts) else 0.0
+    return tokens / (costs.ms(len(odds) + sum(counts)) + drafting)
 
 
 @pytest.mark.parametrize("per_row", [0.2, 1.0, 2.5, 6.0])
@@ -95,6 +96,8 @@ def test_the_choice_is_the_best_of_all(per_row: float, cost: float) -> None:
     for _ in range(20):
         odds = [[random.random() ** 0.3 for _ in range(random.randrange(5))] for _ in range(3)]
         sequences = [make_sequence() for _ in odds]
+        for sequence in sequences:
+            sequence.draft_balance = 100.0
         drafter = OddsDrafter(dict(zip(sequences, odds, strict=True)), cost)
         counts = lengths(make_speculation([drafter], costs), sequences)
         best = max(
@@ -200,3 +203,69 @@ def test_every_token_is_looked_at_while_drafts_were_made_lately() -> None:
     speculation.draft([sequence])
     speculation.verify(sequence, [1, 2, 3], [1, 9])
     assert not speculation.expects([sequence])  # it was mostly wrong
+
+
+def decode(speculation: Speculation, sequence: Sequence, tokens: int, *, right: bool) -> tuple[float, list[int]]:
+    """(milliseconds beyond those of steps without drafts, for as many steps, numbers of drafted tokens) of `tokens`
+    tokens whose drafts are all right or all wrong."""
+    added, drafted, costs = 0.0, [], speculation.costs
+    while len(sequence.output_ids) < tokens:
+        draft = (speculation.draft([sequence]) or [[]])[0]
+        alone = bool(draft) or speculation.expects([sequence])
+        held = speculation.verify(sequence, draft, [*draft, 99] if right else [99]) if draft else [99]
+        added += costs.ms(1 + len(draft)) - costs.ms(1) + alone * costs.between_ms
+        if draft:
+            drafted.append(len(draft))
+        sequence.output_ids += held
+        sequence.tokens += held
+    return added, drafted
+
+
+@pytest.mark.parametrize("per_row", [0.1, 1.0, 2.5])
+@pytest.mark.parametrize("tokens", [16, 64, 400])
+def test_drafts_that_are_wrong_against_all_odds_cost_little(per_row: float, tokens: int) -> None:
+    sequence = make_sequence()
+    speculation = make_speculation([OddsDrafter({sequence: [0.95] * 15})], make_costs(per_row))
+    added, drafted = decode(speculation, sequence, tokens, right=False)
+    assert len(drafted) > tokens // 64  # it tries again
+    assert added <= 10.0 * max(0.25 + 0.015 * tokens, 0.3) + 1e-9
+
+
+def test_drafts_that_were_right_may_be_long() -> None:
+    sequence = make_sequence()
+    speculation = make_speculation([OddsDrafter({sequence: [0.95] * 15})], make_costs(1.0))
+    _, drafted = decode(speculation, sequence, 60, right=True)
+    assert drafted[0] < 4
+    assert max(drafted[1:3]) == 15
+
+
+def test_sequences_of_a_step_share_what_drafts_may_cost() -> None:
+    one, other = make_sequence(), make_sequence()
+    speculation = make_speculation([OddsDrafter({one: [0.95] * 8})], make_costs(1.0))
+    one.draft_balance = -5.0
+    assert speculation.draft([one, other]) is None
+    other.draft_balance = 20.0
+    assert lengths(speculation, [one, other])[0] > 1
+    assert one.draft_balance < -5.0
+    assert other.draft_balance == 20.0
+
+
+def test_a_sequence_that_refuses_drafts_lends_nothing() -> None:
+    one, other = make_sequence(), make_sequence(speculative="off")
+    speculation = make_speculation([OddsDrafter({one: [0.95] * 8})], make_costs(1.0))
+    one.draft_balance, other.draft_balance = -5.0, 20.0
+    assert speculation.draft([one, other]) is None
+
+
+def test_looks_that_find_nothing_cost_as_well() -> None:
+    sequence = make_sequence()
+    speculation = make_speculation([OddsDrafter({})], make_costs(1.0))
+    sequence.draft_held_at = len(sequence.tokens) - 1
+    before = speculation.costs.between_ms / speculation.costs.ms(1)
+    sequence.draft_balance = before - 0.25
+    assert speculation.expects([sequence])
+    assert speculation.draft([sequence]) is None
+    assert sequence.draft_balance == pytest.approx(-0.25)
+    assert not speculation.expects([sequence])
+    sequence.draft_balance = 1.0
+    assert speculation.expects([sequence])

@@ -72,3 +72,12 @@ def test_measuring_runs_steps_within_the_limits_of_the_executor() -> None:
     costs.measure(executor, 259, max_rows=6)
     assert costs.known
     assert {record.total for record in executor.steps} == {1, 2, 3, 4, 6}
+
+
+def test_the_time_between_steps_is_learned_and_a_pause_is_no_such_time() -> None:
+    costs = StepCosts()
+    for _ in range(100):
+        costs.observe_between(0.5)
+    assert costs.between_ms == pytest.approx(0.5, rel=0.01)
+    costs.observe_between(1000.0)
+    assert costs.between_ms < 0.7

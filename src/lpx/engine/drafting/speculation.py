@@ -18,6 +18,9 @@ _LEAST_CHANCE = 0.03
 # Tokens behind a draft that was mostly right after which none is expected for a while. Then several steps may run
 # before anybody looks for a draft, which is cheaper than to look after each.
 _QUIET_TOKENS = 4
+# What drafts may cost a sequence beyond what they have brought it: tokens that would have come meanwhile, at once and
+# for each token of its output. Chances are learned, so the first ones are wrong for some texts; this bounds the harm.
+_RISK_AT_ONCE, _RISK_SHARE = 0.25, 0.015
 
 
 class Speculation:
@@ -64,6 +67,8 @@ class Speculation:
             return None
         limits = [self._limit(sequence) for sequence in sequences]
         best_rate, best = 1.0, None
+        rows = len(sequences) + forced_rows
+        balance, allowance = self._means(sequences)
         found: set[int] = set()  # sequences that something could be drafted for
         for drafter in self.drafters:
             odds = [
@@ -73,13 +78,13 @@ class Speculation:
             found.update(i for i, chances in enumerate(odds) if chances)
             if not any(odds):
                 continue
-            counts, rate = self._choose(odds, drafter, len(sequences) + forced_rows)
+            counts, rate, cost = self._choose(odds, drafter, rows, balance, allowance)
             if any(counts) and (best is None or rate > best_rate):
-                best_rate, best = rate, (drafter, counts)
+                best_rate, best = rate, (drafter, counts, cost)
         if best is None:
-            self._decline(sequences, found)
+            self._decline(sequences, found, rows)
             return None
-        drafter, counts = best
+        drafter, counts, cost = best
         grow = self._kv_cache.grow
         wanted = [
             (i, (sequence, count))
@@ -88,6 +93,8 @@ class Speculation:
         ]
         if not wanted:
             return None
+        for _, (sequence, count) in wanted:
+            sequence.draft_balance -= cost * count / sum(counts)
         drafts: list[list[int]] = [[] for _ in sequences]
         for (i, (sequence, _)), ids in zip(wanted, drafter.propose([want for _, want in wanted]), strict=True):
             drafts[i] = self._cut(sequence, ids)
@@ -104,6 +111,7 @@ class Speculation:
             accepted += 1
         self.counts.add(len(drafted), accepted)
         sequence.drafts.add(len(drafted), accepted)
+        sequence.draft_balance += accepted
         sequence.speculation = "drafting"
         sequence.draft_held_at = len(sequence.tokens) if 2 * accepted >= len(drafted) else 0
         self._drafted_by[sequence].judge(sequence, drafted, accepted)
@@ -111,10 +119,9 @@ class Speculation:
 
     def expects(self, sequences: SequenceOf[Sequence]) -> bool:
         """Whether the next tokens may bring a draft, so that each of them should be looked at."""
-        return any(
-            sequence.draft_held_at and len(sequence.tokens) - sequence.draft_held_at < _QUIET_TOKENS
-            for sequence in sequences
-        )
+        if not any(map(_draft_held_lately, sequences)):
+            return False
+        return not self.judging or sum(self._means(sequences)) > 0
 
     def end(self, sequence: Sequence) -> None:
         self._drafted_by.pop(sequence, None)
@@ -126,11 +133,24 @@ class Speculation:
         for drafter in self.drafters:
             drafter.close()
 
-    def _decline(self, sequences: SequenceOf[Sequence], found: set[int]) -> None:
+    def _decline(self, sequences: SequenceOf[Sequence], found: set[int], rows: int) -> None:
         for i, sequence in enumerate(sequences):
             if sequence.request.params.speculative != "off":
                 sequence.speculation = "would_not_pay" if i in found else "no_draft"
                 self.declined[sequence.speculation] += 1
+        looking = [sequence for sequence in sequences if _draft_held_lately(sequence)]
+        for sequence in looking:  # whose step runs alone, for another look behind it
+            sequence.draft_balance -= self.costs.between_ms * len(sequences) / self.costs.ms(rows) / len(looking)
+
+    def _means(self, sequences: SequenceOf[Sequence]) -> tuple[float, float]:
+        """(what drafts have brought these sequences, what they may cost beyond that), in tokens.
+
+        Sequences of a step share both, as they share its time.
+        """
+        drafting = [sequence for sequence in sequences if sequence.request.params.speculative != "off"]
+        tokens = sum(len(sequence.output_ids) for sequence in drafting)
+        balance = sum(sequence.draft_balance for sequence in drafting)
+        return balance, _RISK_AT_ONCE * len(drafting) + _RISK_SHARE * tokens
 
     def _limit(self, sequence: Sequence) -> int:
         """Drafted tokens that the sequence could take at most."""
@@ -142,11 +162,15 @@ class Speculation:
         # Bans of end tokens hold for all rows of a step: rows behind the least length are for another step.
         return min(limit, missing - 1) if missing > 0 else limit
 
-    def _choose(self, odds: list[list[float]], drafter: Drafter, rows: int) -> tuple[list[int], float]:
-        """Numbers of drafted tokens with the most expected tokens for the time, and how many times the speed of none.
+    def _choose(
+        self, odds: list[list[float]], drafter: Drafter, rows: int, balance: float, allowance: float
+    ) -> tuple[list[int], float, float]:
+        """Numbers of drafted tokens with the most expected tokens for the time; how many times the speed of none; and
+        what they cost: tokens that the added time would give without them.
 
         A token further on is worth the product of the chances up to it. These fall within a sequence, so the best
-        choice of any size takes the worthiest tokens of all sequences in order.
+        choice of any size takes the worthiest tokens of all sequences in order. It may not cost more than `balance`
+        and `allowance`, but for one token while nothing is lost yet.
         """
         counts = [0] * len(odds)
         room = self._max_rows - rows  # which the step has without drafts
@@ -154,7 +178,7 @@ class Speculation:
             for i, chances in enumerate(odds):
                 counts[i] = min(len(chances), room)
                 room -= counts[i]
-            return counts, 1.0
+            return counts, 1.0, 0.0
         worth: list[tuple[float, int]] = []
         for i, chances in enumerate(odds):
             value = 1.0
@@ -165,9 +189,10 @@ class Speculation:
                 worth.append((value, i))
         worth.sort(key=lambda item: -item[0])
         ms = self.costs.ms
-        plain = len(odds) / ms(rows)
+        plain_ms = ms(rows)
+        plain = len(odds) / plain_ms
         expected = float(len(odds))
-        best, best_size = plain * _LEAST_GAIN, 0
+        best, best_size, best_cost = plain * _LEAST_GAIN, 0, 0.0
         drafting = longest = 0
         lengths = [0] * len(odds)
         for size, (value, i) in enumerate(worth[:room], start=1):
@@ -175,12 +200,16 @@ class Speculation:
             drafting += lengths[i] == 0
             lengths[i] += 1
             longest = max(longest, lengths[i])
-            rate = expected / (ms(rows + size) + drafter.cost_ms(drafting, longest))
-            if rate > best:
-                best, best_size = rate, size
+            # Steps without drafts follow each other within one call of the executor, mostly.
+            step_ms = ms(rows + size) + drafter.cost_ms(drafting, longest) + self.costs.between_ms
+            cost = plain * (step_ms - plain_ms)
+            if cost > balance + allowance and (size > 1 or balance < 0):
+                break
+            if expected / step_ms > best:
+                best, best_size, best_cost = expected / step_ms, size, cost
         for _, i in worth[:best_size]:
             counts[i] += 1
-        return counts, best / plain
+        return counts, best / plain, best_cost
 
     def _cut(self, sequence: Sequence, ids: list[int]) -> list[int]:
         """Nothing comes after a token that ends the text."""
@@ -188,3 +217,7 @@ class Speculation:
             if token_id in sequence.stop_ids and at + 1 < len(ids):
                 return ids[: at + 1]
         return ids
+
+
+def _draft_held_lately(sequence: Sequence) -> bool:
+    return sequence.draft_held_at > 0 and len(sequence.tokens) - sequence.draft_held_at < _QUIET_TOKENS

@@ -1,4 +1,5 @@
-"""What a decode step costs, by its number of rows: measured once, then corrected by every step that runs."""
+"""What a decode step costs, by its number of rows: measured once, then corrected by every step that runs; and what
+lies between two steps."""
 
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ _CLASS_ENDS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 _COMMON, _OWN, _FORGET = 0.1, 0.05, 0.998
 _MOST_OWN = 0.2  # the measured relations are trusted more than the steps of a busy machine
 _WILDEST = math.log(4.0)  # a step that took longer than this factor was disturbed
+# Milliseconds from the end of a step to the begin of the next, until steps have shown them; what lies further apart
+# than this many times as much was not spent on the next step alone.
+_ASSUMED_BETWEEN, _LONGEST_BETWEEN = 0.25, 4.0
 
 
 class StepCosts:
@@ -37,6 +41,8 @@ class StepCosts:
         self._base = list((_ASSUMED_SLOW if slow else _ASSUMED_FAST).values())
         self._scale: float | None = None  # logarithm; None: no step has run
         self._own = [0.0] * (len(_CLASS_ENDS) + 1)  # logarithms
+        # From one call of the executor to the next: choosing rows, looking for drafts, tokens to text.
+        self.between_ms = _ASSUMED_BETWEEN
 
     def measure(self, executor: Executor, vocab_size: int, max_rows: int) -> None:
         """Measure on an executor whose KV blocks are all free; takes half a second at most."""
@@ -85,6 +91,10 @@ class StepCosts:
         for i in range(len(self._own)):
             self._own[i] *= _FORGET
         self._own[own] = max(-_MOST_OWN, min(_MOST_OWN, self._own[own] + _OWN * error))
+
+    def observe_between(self, ms: float) -> None:
+        """Take in the time between two steps, of which the second was there to be run when the first had ended."""
+        self.between_ms += _COMMON * (min(ms, _LONGEST_BETWEEN * self.between_ms) - self.between_ms)
 
     def _estimate(self, rows: int) -> float:
         return self._interpolated(rows) * math.exp((self._scale or 0.0) + self._own[bisect_left(_CLASS_ENDS, rows)])
