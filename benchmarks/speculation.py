@@ -58,7 +58,9 @@ def parse_arguments():
     parser.add_argument("model", type=Path, help="GGUF file with a chat template")
     parser.add_argument("--peer-python", type=Path, help="interpreter with llama-cpp-python")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=5, help="a task below the wanted figure gets as many again")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="a task below the wanted figure gets 4 times as many more"
+    )
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS), help=",".join(KINDS))
     parser.add_argument("--limit", type=int, help="tasks of each kind (default: all)")
     parser.add_argument("--temperatures", type=lambda text: [float(t) for t in text.split(",")], default=[0.0, 0.8])
@@ -167,10 +169,10 @@ class Run:
                         runs.peer_rates.setdefault(side, []).append(rate)
 
     def _rounds(self, slow):
-        """Numbers of rounds: as many again when `slow()` after the first ones, so that noise does not accuse."""
+        """Numbers of rounds: four times as many more when `slow()` after the first, so that noise does not accuse."""
         yield from range(self.options.rounds)
         if not self.options.shared and slow():
-            yield from range(self.options.rounds, 2 * self.options.rounds)
+            yield from range(self.options.rounds, 5 * self.options.rounds)
 
     def _alternate(self, turn, modes, ask):
         """({mode: reply}, CPU share of others) of the least disturbed attempt; `ask(mode)` gives (reply, Usage)."""
