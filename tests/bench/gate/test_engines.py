@@ -74,3 +74,12 @@ def test_an_error_of_a_command_leaves_the_engine_as_it_was(settings):
         with pytest.raises(SideError, match="no streams to decode"):
             worker.ask("decode", steps=1)
         assert worker.ask("answer", prompt="你好", max_tokens=3, ignore_eos=True, chat=False)["tokens"] == 3
+
+
+def test_the_same_question_again_finds_no_drafts_in_earlier_answers(settings):
+    suffix = {**settings, "speculative_config": {"method": "suffix"}}
+    with EngineWorker("A", suffix) as worker:
+        answers = [worker.ask("answer", prompt="你好", max_tokens=24, ignore_eos=True, chat=False) for _ in range(3)]
+    assert len({answer["text"] for answer in answers}) == 1
+    assert answers[0]["tokens"] == 24
+    assert len({answer["drafted_tokens"] for answer in answers}) == 1

@@ -1,5 +1,8 @@
 """Servers as sides: real ones on free ports, with a fake model whose tokens are bytes."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from lpx.bench.compare.comparison import CompareSettings, compare_sides
@@ -7,6 +10,7 @@ from lpx.bench.gate.conditions import parse_conditions
 from lpx.bench.gate.gate import run_paired_gate
 from lpx.bench.gate.pairs import open_pairs, paired_workload
 from lpx.bench.gate.sessions import ServerSessions, open_sessions, runs_here
+from lpx.bench.sides.asking import AskedServer, Question
 from lpx.bench.sides.spec import parse_sides
 from lpx.bench.sides.worker import SideError
 from lpx.bench.weather import Look, WeatherGlass
@@ -47,6 +51,19 @@ def test_texts_that_differ_are_found_with_their_place(start_server):  # noqa: F8
     ]
     assert set(other.ratios) >= {"ttft_ms", "e2el_ms"}  # so fast a model may send all tokens at once
     assert [made.subject.url for made in report.measurements()] == [first.url, second.url]
+
+
+def test_the_same_question_again_finds_nothing_of_earlier_answers(start_server):  # noqa: F811
+    (side,) = parse_sides([start_server().url])
+    asking = AskedServer(side, Question(max_tokens=4, chat=False, ignore_eos=True))
+    try:
+        salts = [json.loads(asking.body("hi"))["cache_salt"] for _ in range(2)]
+        assert salts[0] != salts[1]
+        assert asking.ask("hi").tokens == 4
+        asking.subject = replace(asking.subject, engine="vllm")
+        assert "cache_salt" not in json.loads(asking.body("hi"))  # which others may refuse
+    finally:
+        asking.close()
 
 
 def test_a_side_that_refuses_is_named(start_server):  # noqa: F811

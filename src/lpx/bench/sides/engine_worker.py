@@ -26,6 +26,7 @@ class EngineCommands:
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._streams: Streams | None = None
+        self._answers = 0
 
     def load(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Load an engine; replies with its facts, the version of LPX and the seconds that it took."""
@@ -41,12 +42,18 @@ class EngineCommands:
     def answer(
         self, prompt: str | list[dict[str, str]], max_tokens: int, ignore_eos: bool, chat: bool
     ) -> dict[str, Any]:
-        """One greedy answer: text, ids, seconds to the first token, and of decoding the tokens after it."""
+        """One greedy answer: text, ids, seconds to the first token, and of decoding the tokens after it.
+
+        No answer profits from an earlier one to the same question: it shares neither blocks nor drafts with it.
+        """
         from lpx.engine.sampling_params import SamplingParams
 
         engine = self._loaded()
-        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=ignore_eos)
-        text, ids, first, with_first = "", [], 0.0, 0
+        self._answers += 1
+        params = SamplingParams(
+            temperature=0.0, max_tokens=max_tokens, ignore_eos=ignore_eos, cache_salt=f"answer-{self._answers}"
+        )
+        text, ids, first, with_first, drafted = "", [], 0.0, 0, 0
         started = perf_counter()
         try:
             prompt_ids = (
@@ -65,6 +72,8 @@ class EngineCommands:
                     text += delta.text
                     ids += delta.token_ids
                     finish = delta.finish_reason
+                    if delta.timings is not None:
+                        drafted = delta.timings.drafted_tokens
                     if ids and not first:
                         first, with_first = perf_counter(), len(ids)
         finally:
@@ -72,6 +81,7 @@ class EngineCommands:
         ended = perf_counter()
         return {
             "text": text,
+            "drafted_tokens": drafted,
             "tokens": len(ids),
             "prompt_tokens": len(prompt_ids),
             "finish_reason": finish,
