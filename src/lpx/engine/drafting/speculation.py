@@ -93,8 +93,9 @@ class Speculation:
         ]
         if not wanted:
             return None
+        cost_of_each = cost / sum(counts)
         for _, (sequence, count) in wanted:
-            sequence.draft_balance -= cost * count / sum(counts)
+            sequence.draft_balance -= cost_of_each * count
         drafts: list[list[int]] = [[] for _ in sequences]
         for (i, (sequence, _)), ids in zip(wanted, drafter.propose([want for _, want in wanted]), strict=True):
             drafts[i] = self._cut(sequence, ids)
@@ -139,8 +140,10 @@ class Speculation:
                 sequence.speculation = "would_not_pay" if i in found else "no_draft"
                 self.declined[sequence.speculation] += 1
         looking = [sequence for sequence in sequences if _draft_held_lately(sequence)]
-        for sequence in looking:  # whose step runs alone, for another look behind it
-            sequence.draft_balance -= self.costs.between_ms * len(sequences) / self.costs.ms(rows) / len(looking)
+        if looking and self.judging:  # this step runs alone, for another look behind it
+            cost = self.costs.between_ms * len(sequences) / self.costs.ms(rows)
+            for sequence in looking:
+                sequence.draft_balance -= cost / len(looking)
 
     def _means(self, sequences: SequenceOf[Sequence]) -> tuple[float, float]:
         """(what drafts have brought these sequences, what they may cost beyond that), in tokens.
