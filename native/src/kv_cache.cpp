@@ -33,12 +33,22 @@ float read_half(const std::byte* p, int64_t index, KvType type) {
     return type == KvType::BF16 ? bf16_to_f32(half) : f16_to_f32(half);
 }
 
-// The value of a code; `byte`, `scale` and `minimum` are offsets.
-float read_code(const std::byte* block, int64_t byte, bool high, KvType type, int64_t scale, int64_t minimum) {
+float read_byte(const std::byte* block, int64_t byte) {
+    return static_cast<float>(static_cast<int8_t>(std::to_integer<uint8_t>(block[byte])));
+}
+
+// The value of a code of 4 bits; `byte` and `minimum` are offsets.
+float read_nibble(const std::byte* block, int64_t byte, bool high, float scale, int64_t minimum) {
     const auto stored = std::to_integer<uint8_t>(block[byte]);
-    const float step = read_half(block + scale, 0, KvType::F16);
-    if (type == KvType::Q8) return static_cast<float>(static_cast<int8_t>(stored)) * step;
-    return read_half(block + minimum, 0, KvType::F16) + static_cast<float>(high ? stored >> 4 : stored & 15) * step;
+    return read_half(block + minimum, 0, KvType::F16) + static_cast<float>(high ? stored >> 4 : stored & 15) * scale;
+}
+
+// The number whose bits are the lowest ones of 16 codes, `pitch` bytes apart.
+float read_lowest_bits(const std::byte* codes, int64_t pitch) {
+    uint16_t half = 0;
+    for (int bit = 0; bit < 16; ++bit)
+        half |= static_cast<uint16_t>(std::to_integer<unsigned>(codes[bit * pitch] & std::byte{1}) << bit);
+    return f16_to_f32(half);
 }
 
 // The rotation of keys, by its definition: over each of the largest powers of two that fit one behind the other, entry
@@ -76,16 +86,18 @@ KvLayout make_kv_layout(KvTypes types, int64_t head_dim) {
     layout.padded = padded_head_dim(head_dim);
     layout.groups = (layout.padded + kKvGroup - 1) / kKvGroup;
     const int64_t halves = layout.groups * kKvBlock * static_cast<int64_t>(sizeof(uint16_t));
-    const auto scales = [&](KvType type) { return has_codes(type) ? halves : 0; };
+    layout.holds_value_scales = types.value == KvType::Q8;
+    layout.holds_key_scales = layout.holds_value_scales && types.key == KvType::Q8;
+    const auto scales = [&](KvType type, bool held) { return has_codes(type) && !held ? halves : 0; };
     const auto minima = [&](KvType type) { return type == KvType::Q4 ? halves : 0; };
     // Lanes of keys are tokens, so only codes are padded; lanes of values are dimensions.
     const int64_t key_dims = has_codes(types.key) ? layout.padded : head_dim;
-    const int64_t value_dims = types.value == KvType::Q4 ? layout.groups * kKvGroup : layout.padded;
+    const int64_t value_dims = has_codes(types.value) ? layout.groups * kKvGroup : layout.padded;
     layout.key_scales = stored_bytes(types.key, key_dims);
-    layout.key_minima = layout.key_scales + scales(types.key);
+    layout.key_minima = layout.key_scales + scales(types.key, layout.holds_key_scales);
     layout.values = layout.key_minima + minima(types.key);
     layout.value_scales = layout.values + stored_bytes(types.value, value_dims);
-    layout.value_minima = layout.value_scales + scales(types.value);
+    layout.value_minima = layout.value_scales + scales(types.value, layout.holds_value_scales);
     layout.bytes = layout.value_minima + minima(types.value);
     return layout;
 }
@@ -106,34 +118,42 @@ size_t KvCache::block_bytes(int64_t layers, int64_t kv_heads, const KvLayout& la
 void KvCache::read(int64_t block, int64_t layer, int64_t kv_head, int slot, float* key, float* value) const {
     const KvLayout& l = layout_;
     const std::byte* const p = at(layer, kv_head) + block * block_pitch_;
-    const auto scale_at = [&](int64_t scales, int64_t d) {
-        return scales + (d / kKvGroup * kKvBlock + slot) * static_cast<int64_t>(sizeof(uint16_t));
+    const auto factor_at = [&](int64_t factors, int64_t d) {
+        return factors + (d / kKvGroup * kKvBlock + slot) * static_cast<int64_t>(sizeof(uint16_t));
+    };
+    // Of dimension d of values in codes of 8 bits.
+    const auto byte_at = [&](int64_t d) { return l.values + (slot / 2 * l.groups * kKvGroup + d) * 2 + slot % 2; };
+    // The scale of the group of dimension d.
+    const auto scale_of = [&](int64_t d, bool held, int first_dim, int64_t scales) {
+        return held ? read_lowest_bits(p + byte_at(d / kKvGroup * kKvGroup + first_dim), 2)
+                    : read_half(p + factor_at(scales, d), 0, KvType::F16);
     };
     std::vector<float> keys(l.padded);
     const int64_t key_dims = has_codes(l.types.key) ? l.padded : l.head_dim;
     for (int64_t d = 0; d < key_dims; ++d) {
-        const int64_t scale = scale_at(l.key_scales, d), minimum = scale_at(l.key_minima, d);
+        const auto scale = [&] { return scale_of(d, l.holds_key_scales, 0, l.key_scales); };
         if (l.types.key == KvType::Q8)
-            keys[d] = read_code(p, (d / 2 * kKvBlock + slot) * 2 + d % 2, false, KvType::Q8, scale, minimum);
+            keys[d] = read_byte(p, (d / 2 * kKvBlock + slot) * 2 + d % 2) * scale();
         else if (l.types.key == KvType::Q4)
-            keys[d] = read_code(p, (d / 4 * kKvBlock + slot) * 2 + d % 2, d % 4 >= 2, KvType::Q4, scale, minimum);
+            keys[d] =
+                read_nibble(p, (d / 4 * kKvBlock + slot) * 2 + d % 2, d % 4 >= 2, scale(), factor_at(l.key_minima, d));
         else
             keys[d] = read_half(p, d * kKvBlock + slot, l.types.key);
     }
     if (has_codes(l.types.key)) rotate_back(keys);
     std::copy_n(keys.begin(), l.head_dim, key);
 
-    const std::byte* const values = p + l.values;
     for (int64_t d = 0; d < l.head_dim; ++d) {
-        const int64_t scale = scale_at(l.value_scales, d) - l.values, minimum = scale_at(l.value_minima, d) - l.values;
+        const auto scale = [&] { return scale_of(d, l.holds_value_scales, 16, l.value_scales); };
         const int64_t group = d / kKvGroup, within = d % kKvGroup;
+        const int64_t pair = (slot / 2 * l.groups + group) * (kKvGroup / 2) + within % 16;  // of nibbles
         if (l.types.value == KvType::Q8)
-            value[d] = read_code(values, (slot / 2 * l.padded + d) * 2 + slot % 2, false, KvType::Q8, scale, minimum);
+            value[d] = read_byte(p, byte_at(d)) * scale();
         else if (l.types.value == KvType::Q4)
-            value[d] = read_code(values, ((slot / 2 * l.groups + group) * (kKvGroup / 2) + within % 16) * 2 + slot % 2,
-                                 within >= 16, KvType::Q4, scale, minimum);
+            value[d] =
+                read_nibble(p, l.values + pair * 2 + slot % 2, within >= 16, scale(), factor_at(l.value_minima, d));
         else
-            value[d] = read_half(values, slot * l.padded + d, l.types.value);
+            value[d] = read_half(p + l.values, slot * l.padded + d, l.types.value);
     }
 }
 

@@ -16,20 +16,23 @@ def kept_keys(x, kind):
     padded = np.zeros((len(x), -(-x.shape[1] // 16) * 16), dtype=np.float32)
     padded[:, : x.shape[1]] = _clamp(x, MOST_F16)
     basis = rotation(padded.shape[1])
-    rotated = kept_values((padded @ basis).astype(np.float32), kind)
+    code = _eight_bits if kind == "q8" else _four_bits
+    rotated = _by_group(code, (padded @ basis).astype(np.float32))
     return (rotated @ basis)[:, : x.shape[1]].astype(np.float32)
 
 
 def kept_values(x, kind):
-    """Values [tokens, head_dim] float32 as a cache of `kind` keeps them."""
+    """Values [tokens, head_dim] float32 as a cache of `kind` keeps them; q8 beside keys of another type."""
     if kind == "f16":
         return _clamp(x, MOST_F16).astype(np.float16).astype(np.float32)
     if kind == "bf16":
         clamped = _clamp(x, np.float32(3.3895314e38))
         return round_bf16(clamped)[0].reshape(x.shape)
-    clamped = _clamp(x, MOST_F16)
-    code = _eight_bits if kind == "q8" else _four_bits
-    return np.concatenate([code(clamped[:, at : at + GROUP]) for at in range(0, x.shape[1], GROUP)], axis=1)
+    return _by_group(_eight_bits_with_scale if kind == "q8" else _four_bits, _clamp(x, MOST_F16))
+
+
+def _by_group(code, x):
+    return np.concatenate([code(x[:, at : at + GROUP]) for at in range(0, x.shape[1], GROUP)], axis=1)
 
 
 def rotation(dim):
@@ -76,6 +79,18 @@ def _inverse(scale):
 def _eight_bits(x):
     scale = _scale(np.abs(x).max(axis=1, keepdims=True) * np.float32(1 / 127))
     return np.rint(np.clip(x * _inverse(scale), -127, 127)) * scale
+
+
+def _eight_bits_with_scale(x):
+    """Dimensions 16 and up have codes whose lowest bits are those of the scale."""
+    scale = _scale(np.abs(x).max(axis=1, keepdims=True) * np.float32(1 / 127))
+    exact = x * _inverse(scale)
+    codes = np.rint(np.clip(exact, -127, 127))
+    bits = scale.astype(np.float16).view(np.uint16)
+    for d in range(16, x.shape[1]):
+        bit = (bits[:, 0] >> (d - 16) & 1).astype(np.float32)
+        codes[:, d] = 2 * np.rint(np.clip((exact[:, d] - bit) * np.float32(0.5), -63 - bit, 63)) + bit
+    return codes * scale
 
 
 def _four_bits(x):

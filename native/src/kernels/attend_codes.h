@@ -18,12 +18,24 @@ inline const uint16_t* halves_at(const std::byte* block, int64_t offset) {
     return reinterpret_cast<const uint16_t*>(block + offset);
 }
 
+// Scales of keys, by group and token of a block: beside the codes, or held by the codes of values.
+struct KeptScales {
+    static constexpr bool kBeside = true;
+    const uint16_t* halves;
+    F32 at(int64_t i) const { return load_f16(halves + i); }
+};
+struct HeldKeyScales {
+    static constexpr bool kBeside = false;
+    const uint32_t* words;
+    F32 at(int64_t i) const { return load_low_f16(words + i); }
+};
+
 // Adds the products with one group of dimensions to scores[r][t], for R rows and V vectors of tokens; the first group
-// starts the scores. Fetches the keys of the next block meanwhile.
-template <int kBits, int R, int V>
+// starts the scores. Fetches a part of the next block meanwhile.
+template <int kBits, int R, int V, class Scales>
 inline void score_group(const int16_t* query, int64_t stride, const float* query_scales, const float* query_sums,
-                        int64_t groups, const std::byte* keys, const std::byte* next, int count, const uint16_t* scales,
-                        const uint16_t* minima, bool first, float* scores) {
+                        int64_t groups, const std::byte* keys, const std::byte* next, int count, Scales scales,
+                        int64_t scales_at, const uint16_t* minima, bool first, float* scores) {
     constexpr int kDims = kBits == 8 ? 2 : 4;  // in a row of codes, of 2 kKvBlock bytes
     I32 acc[R][V];
     for (int r = 0; r < R; ++r)
@@ -47,7 +59,7 @@ inline void score_group(const int16_t* query, int64_t stride, const float* query
         next += 2 * kKvBlock;
     }
     for (int v = 0; v < V; ++v) {
-        const F32 scale = load_f16(scales + v * kLanes);
+        const F32 scale = scales.at(scales_at + v * kLanes);
         for (int r = 0; r < R; ++r) {
             float* const score = scores + r * kKvBlock + v * kLanes;
             F32 sum = first ? zero() : load(score);
@@ -58,25 +70,27 @@ inline void score_group(const int16_t* query, int64_t stride, const float* query
     }
 }
 
-template <int kBits>
-void score_codes(const AttentionTask& task, const std::byte* block, const std::byte* next, float* scores) {
+template <int kBits, class Scales>
+void score_codes(const AttentionTask& task, Scales scales, const std::byte* block, const std::byte* next,
+                 float* scores) {
     const KvLayout& layout = *task.layout;
+    // Values that hold the scales of keys are read before these, and so are fetched before them.
+    const std::byte* const ahead = Scales::kBeside ? next : next + layout.values;
     for_row_runs<kMostCodeRows>(task.rows, [&](int r, auto n) {
         constexpr int R = decltype(n)::value;
         constexpr int kWidth = R <= 3 && kBlockVectors >= 4 ? 4 : 2;
         for (int64_t g = 0; g < layout.groups; ++g) {
             const int64_t first = g * kKvGroup, rest = layout.padded - first;
             const int64_t codes = first * kKvBlock * kBits / 8;
-            prefetch_stream(next + layout.key_scales + g * kKvBlock * 2);
+            if constexpr (Scales::kBeside) prefetch_stream(next + layout.key_scales + g * kKvBlock * 2);
             for (int v = 0; v < kBlockVectors; v += kWidth)
-                score_group<kBits, R, kWidth>(task.coded.codes + r * layout.padded + first, layout.padded,
-                                              task.coded.scales + r * layout.groups + g,
-                                              task.coded.sums + r * layout.groups + g, layout.groups,
-                                              block + codes + v * 2 * kLanes, next + codes + v * 2 * kLanes,
-                                              static_cast<int>(rest < kKvGroup ? rest : kKvGroup),
-                                              halves_at(block, layout.key_scales) + g * kKvBlock + v * kLanes,
-                                              halves_at(block, layout.key_minima) + g * kKvBlock + v * kLanes, g == 0,
-                                              scores + r * kKvBlock + v * kLanes);
+                score_group<kBits, R, kWidth>(
+                    task.coded.codes + r * layout.padded + first, layout.padded,
+                    task.coded.scales + r * layout.groups + g, task.coded.sums + r * layout.groups + g, layout.groups,
+                    block + codes + v * 2 * kLanes, ahead + codes + v * 2 * kLanes,
+                    static_cast<int>(rest < kKvGroup ? rest : kKvGroup), scales, g * kKvBlock + v * kLanes,
+                    halves_at(block, layout.key_minima) + g * kKvBlock + v * kLanes, g == 0,
+                    scores + r * kKvBlock + v * kLanes);
         }
     });
 }
@@ -89,10 +103,11 @@ struct WeightCodes {
 };
 
 // weighted[r][d] = weighted[r][d] * factor[r] + sum_t weights[r][t] * values[t][d] for R rows and the dimensions of V
-// loads of codes. Fetches the values of the next block meanwhile.
+// loads of codes. Fetches a part of the next block meanwhile.
 template <int kBits, int R, int V>
 inline void accumulate_group(float* weighted, int64_t stride, const float* factor, const WeightCodes<R>& weights,
-                             int tokens, const std::byte* values, int64_t pitch, const std::byte* next, int64_t dims) {
+                             int tokens, const std::byte* values, int64_t pitch, const std::byte* next,
+                             const std::byte* soon, int64_t dims) {
     constexpr int kHalves = kBits == 8 ? 1 : 2;
     I32 acc[R][V * kHalves];
     for (int r = 0; r < R; ++r)
@@ -129,18 +144,21 @@ inline void accumulate_group(float* weighted, int64_t stride, const float* facto
 }
 
 template <int kBits>
-void accumulate_codes(const AttentionTask& task, const std::byte* block, const std::byte* next, int tokens,
-                      const float* factor, const float* weights) {
+void accumulate_codes(const AttentionTask& task, const HeldScales& held, const std::byte* block, const std::byte* next,
+                      int tokens, const float* factor, const float* weights) {
     const KvLayout& layout = *task.layout;
     // Bytes of a pair of tokens, of a group, and of the part of it that starts with another dimension.
     constexpr int kGroupBytes = kKvGroup * 2 * kBits / 8;
-    const int64_t pitch = kBits == 8 ? 2 * layout.padded : layout.groups * kGroupBytes;
+    const int64_t pitch = layout.groups * kGroupBytes;
+    const bool values_first = layout.holds_key_scales;  // see score_codes
+    const std::byte* const far = values_first ? next : next + layout.values;
     for_row_runs<kMostCodeRows>(task.rows, [&](int r, auto n) {
         constexpr int R = decltype(n)::value;
         for (int64_t g = 0; g < layout.groups; ++g) {
             WeightCodes<R> coded;
-            prefetch_stream(next + layout.value_scales + g * kKvBlock * 2);
-            const TokenFactors scales(halves_at(block, layout.value_scales) + g * kKvBlock);
+            if constexpr (kBits == 4) prefetch_stream(next + layout.value_scales + g * kKvBlock * 2);
+            const TokenFactors scales = kBits == 8 ? TokenFactors(held.of[g])
+                                                   : TokenFactors(halves_at(block, layout.value_scales) + g * kKvBlock);
             for (int i = 0; i < R; ++i)
                 coded.scale[i] = code_weights(weights + (r + i) * kKvBlock, scales, coded.codes[i]);
             if constexpr (kBits == 4) {
@@ -152,7 +170,7 @@ void accumulate_codes(const AttentionTask& task, const std::byte* block, const s
             const auto accumulate = [&]<int V>(int64_t d) {
                 accumulate_group<kBits, R, V>(task.weighted + r * layout.padded + first + d, layout.padded, factor + r,
                                               coded, tokens, block + layout.values + g * kGroupBytes + 2 * d, pitch,
-                                              next + layout.values + g * kGroupBytes + 2 * d, dims - d);
+                                              far + g * kGroupBytes + 2 * d, dims - d);
             };
             // Bytes of codes hold two tokens of so many dimensions.
             const int64_t loaded = kBits == 8 ? dims : kKvGroup / 2;

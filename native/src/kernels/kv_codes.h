@@ -15,7 +15,21 @@ inline constexpr float kSmallestPeak = 1e-30f;   // a peak below counts as zero:
 
 struct GroupScale {
     uint16_t scale, minimum;  // float16
+    float step;               // the scale
 };
+
+// Scales that the codes of values hold, [groups][tokens of a block]: those of values in the high halves, and those of
+// keys in the low ones.
+struct HeldScales {
+    uint32_t of[kMostKvGroups][kKvBlock];
+};
+
+inline void unpack_scales(const KvLayout& layout, const std::byte* block, HeldScales& held) {
+    constexpr int kPairBytes = 2 * kKvGroup;
+    const std::byte* codes = block + layout.values;
+    for (int t = 0; t < kKvBlock; t += 2)
+        for (int64_t g = 0; g < layout.groups; ++g, codes += kPairBytes) store_lowest_bits(codes, held.of[g] + t);
+}
 
 inline float round_f16(float x, uint16_t& half) {
     uint16_t halves[kLanes];
@@ -53,7 +67,22 @@ inline GroupScale code_group(const float* x, int16_t* codes) {
         const F32 code = mul(sub(load(x + i), set1(minimum)), inverse);
         store_rounded(codes + i, min(max(code, set1(lowest)), set1(highest)));
     }
+    result.step = scale;
     return result;
+}
+
+// Codes of 8 bits whose lowest bits, from dimension `first` on, are those of `bits`: the nearest ones that have them.
+inline void code_with_bits(const float* x, float step, uint32_t bits, int first, int16_t* codes) {
+    float lowest[kKvGroup];
+    int16_t halves[kKvGroup];
+    for (int i = first; i < kKvGroup; ++i) lowest[i] = static_cast<float>(bits >> i & 1);
+    const F32 inverse = set1(step > 0.0f ? 1.0f / step : 0.0f);
+    for (int i = first; i < kKvGroup; i += kLanes) {
+        const F32 bit = load(lowest + i);
+        const F32 half = mul(sub(mul(load(x + i), inverse), bit), set1(0.5f));
+        store_rounded(halves + i, min(max(half, sub(set1(-63.0f), bit)), set1(63.0f)));
+    }
+    for (int i = first; i < kKvGroup; ++i) codes[i] = static_cast<int16_t>(2 * halves[i] + (bits >> i & 1));
 }
 
 // 16-bit codes of a group of a query: with twice the bits of the keys its own error does not count. `scale` becomes NaN
@@ -82,6 +111,9 @@ struct TokenFactors {
 
     explicit TokenFactors(const uint16_t* halves) {
         for (int v = 0; v < kVectors; ++v) of[v] = load_f16(halves + v * kLanes);
+    }
+    explicit TokenFactors(const uint32_t* held) {
+        for (int v = 0; v < kVectors; ++v) of[v] = load_high_f16(held + v * kLanes);
     }
 };
 

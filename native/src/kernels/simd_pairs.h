@@ -1,4 +1,5 @@
-// Vectors of pairs of 16-bit numbers and their exact dot products, for the instruction set of this translation unit.
+// Vectors of pairs of 16-bit numbers and their exact dot products, and the bits that pairs of codes hold, for the
+// instruction set of this translation unit.
 //
 // Same rules as simd.h: only for src/kernels/isa/*.cpp, everything inside the namespace of the instruction set.
 #pragma once
@@ -55,6 +56,20 @@ inline void store_bf16(uint16_t* p, F32 a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
 
+// The lowest bits of the codes [32 dimensions][2 tokens]: a word of 32 for each token, the first dimension lowest.
+inline void store_lowest_bits(const void* codes, uint32_t* words) {
+    const __m512i both = _mm512_loadu_si512(codes);
+    words[0] = _mm512_test_epi16_mask(both, _mm512_set1_epi16(0x0001));
+    words[1] = _mm512_test_epi16_mask(both, _mm512_set1_epi16(0x0100));
+}
+// float16 numbers in the low or the high halves of kLanes words.
+inline F32 load_low_f16(const uint32_t* words) {
+    return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_loadu_si512(words)))};
+}
+inline F32 load_high_f16(const uint32_t* words) {
+    return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(words), 16)))};
+}
+
 #elif defined(__AVX2__)
 
 struct Pairs {
@@ -107,6 +122,31 @@ inline void store_bf16(uint16_t* p, F32 a) {
     store_halves(p, _mm256_srli_epi32(rounded, 16), [](__m128i x, __m128i y) { return _mm_packus_epi32(x, y); });
 }
 
+// The lowest bits of the codes [32 dimensions][2 tokens]: a word of 32 for each token, the first dimension lowest.
+inline void store_lowest_bits(const void* codes, uint32_t* words) {
+    // Eight dimensions of a token side by side, then those of the other token; then sixteen.
+    const __m256i order = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15,  //
+                                           0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    const auto bits_of = [&](const __m256i* p) {
+        const __m256i by_token = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(_mm256_loadu_si256(p), order), 0xd8);
+        return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(by_token, 7)));
+    };
+    const uint32_t low = bits_of(static_cast<const __m256i*>(codes));
+    const uint32_t high = bits_of(static_cast<const __m256i*>(codes) + 1);
+    words[0] = (low & 0xffff) | high << 16;
+    words[1] = low >> 16 | (high & 0xffff0000);
+}
+// float16 numbers in the low or the high halves of kLanes words.
+inline F32 load_low_f16(const uint32_t* words) {
+    const __m256i low =
+        _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)), _mm256_set1_epi32(0xffff));
+    return {_mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)))};
+}
+inline F32 load_high_f16(const uint32_t* words) {
+    const __m256i high = _mm256_srli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)), 16);
+    return {_mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1)))};
+}
+
 #else
 
 struct Pairs {
@@ -156,6 +196,27 @@ inline void store_bf16(uint16_t* p, F32 a) {
     uint32_t bits[kLanes];
     std::memcpy(bits, &a.v, sizeof bits);
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint16_t>((bits[i] + 0x7fffu + (bits[i] >> 16 & 1u)) >> 16);
+}
+
+// The lowest bits of the codes [32 dimensions][2 tokens]: a word of 32 for each token, the first dimension lowest.
+inline void store_lowest_bits(const void* codes, uint32_t* words) {
+    const auto* const bytes = static_cast<const uint8_t*>(codes);
+    for (int token = 0; token < 2; ++token) {
+        words[token] = 0;
+        for (int d = 0; d < 32; ++d) words[token] |= uint32_t{bytes[2 * d + token] & 1u} << d;
+    }
+}
+// float16 numbers in the low or the high halves of kLanes words.
+inline F32 load_f16_of(const uint32_t* words, int shift) {
+    uint16_t halves[kLanes];
+    for (int i = 0; i < kLanes; ++i) halves[i] = static_cast<uint16_t>(words[i] >> shift);
+    return load_f16(halves);
+}
+inline F32 load_low_f16(const uint32_t* words) {
+    return load_f16_of(words, 0);
+}
+inline F32 load_high_f16(const uint32_t* words) {
+    return load_f16_of(words, 16);
 }
 
 #endif

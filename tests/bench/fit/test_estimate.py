@@ -137,7 +137,7 @@ def test_advice_says_what_does_not_fit_and_what_would(machine):
     assert "of 32,768 tokens; q6 with a cache of q8 has" in told
     nothing = " ".join(advice(estimate("70B", gpu_target("RTX 4060"))))
     assert "Nothing fits" in nothing
-    assert "a model of about 11.9B parameters would fit" in nothing
+    assert "a model of about 12B parameters would fit" in nothing
     shorter = machine_target(memory_bytes=5 * GIB, threads=2)
     assert "It fits for up to" in " ".join(advice(estimate("Qwen2.5-7B", shorter, 32768)))
     assert advice(estimate("SmolLM2-135M", machine)) == []

@@ -72,30 +72,34 @@ void weigh(const AttentionTask& task, float* scores, float* factor, F seen_by) {
     }
 }
 
-void score_block(const AttentionTask& task, const std::byte* block, const std::byte* next, float* scores) {
+void score_block(const AttentionTask& task, const HeldScales& held, const std::byte* block, const std::byte* next,
+                 float* scores) {
+    const KeptScales kept{halves_at(block, task.layout->key_scales)};
     switch (task.layout->types.key) {
         case KvType::F16:
             return score_floats<Float16>(task, block, next, scores);
         case KvType::BF16:
             return score_floats<Bfloat16>(task, block, next, scores);
         case KvType::Q8:
-            return score_codes<8>(task, block, next, scores);
+            if (task.layout->holds_key_scales)
+                return score_codes<8>(task, HeldKeyScales{held.of[0]}, block, next, scores);
+            return score_codes<8>(task, kept, block, next, scores);
         case KvType::Q4:
-            return score_codes<4>(task, block, next, scores);
+            return score_codes<4>(task, kept, block, next, scores);
     }
 }
 
-void accumulate_block(const AttentionTask& task, const std::byte* block, const std::byte* next, int tokens,
-                      const float* factor, const float* weights) {
+void accumulate_block(const AttentionTask& task, const HeldScales& held, const std::byte* block, const std::byte* next,
+                      int tokens, const float* factor, const float* weights) {
     switch (task.layout->types.value) {
         case KvType::F16:
             return accumulate_floats<Float16>(task, block, next, tokens, factor, weights);
         case KvType::BF16:
             return accumulate_floats<Bfloat16>(task, block, next, tokens, factor, weights);
         case KvType::Q8:
-            return accumulate_codes<8>(task, block, next, tokens, factor, weights);
+            return accumulate_codes<8>(task, held, block, next, tokens, factor, weights);
         case KvType::Q4:
-            return accumulate_codes<4>(task, block, next, tokens, factor, weights);
+            return accumulate_codes<4>(task, held, block, next, tokens, factor, weights);
     }
 }
 
@@ -122,13 +126,15 @@ void attend(const AttentionTask& task) {
     // The lines of the first write's keys come with the scores of the block before.
     const int64_t write_block = task.write_position / kKvBlock * kKvBlock;
     if (task.write_count > 0 && write_block <= begin) store_writes(task);
+    HeldScales held;
     for (int64_t start = begin; start < end; start += kKvBlock) {
         const std::byte* const block = task.cache + task.block_table[start / kKvBlock] * task.block_pitch;
         const int64_t after = start + kKvBlock;
         const std::byte* const next =
             after < end ? task.cache + task.block_table[after / kKvBlock] * task.block_pitch : task.upcoming;
         const int tokens = static_cast<int>(end - start < kKvBlock ? end - start : kKvBlock);
-        score_block(task, block, next, scores);
+        if (task.layout->holds_key_scales) unpack_scales(*task.layout, block, held);
+        score_block(task, held, block, next, scores);
         weigh(task, scores, factor, [&](int r) {
             const int64_t position = task.first_position + r / task.group;
             const int64_t low = task.window > 0 ? position - task.window + 1 - start : 0;
@@ -139,7 +145,8 @@ void attend(const AttentionTask& task) {
                         static_cast<int>(high < kKvBlock ? high : kKvBlock)};
         });
         if (task.write_count > 0 && write_block == after) store_writes(task);
-        accumulate_block(task, block, next, tokens, factor, scores);
+        if (task.layout->holds_value_scales && !task.layout->holds_key_scales) unpack_scales(*task.layout, block, held);
+        accumulate_block(task, held, block, next, tokens, factor, scores);
     }
 }
 

@@ -53,68 +53,80 @@ void store_value_floats(const KvWrite& w) {
     });
 }
 
-// `held` values of a head as codes; `emit(group, count, codes)` stores the codes of its `count` padded dimensions.
+struct CodedGroup {
+    float values[kKvGroup];
+    int16_t codes[kKvGroup];
+    GroupScale scale;
+};
+
+// `held` values of a head in groups; `emit(group, coded)` stores what belongs to a group.
 template <int kBits, class F>
-inline void store_groups(const float* x, int64_t held, const KvLayout& layout, std::byte* scales, std::byte* minima,
-                         int slot, F emit) {
-    for (int64_t g = 0; g < layout.groups; ++g) {
+inline void for_groups(const float* x, int64_t held, int64_t groups, F emit) {
+    for (int64_t g = 0; g < groups; ++g) {
         const int64_t first = g * kKvGroup;
-        const int count = static_cast<int>(layout.padded - first < kKvGroup ? layout.padded - first : kKvGroup);
         const int64_t within = held - first < kKvGroup ? held - first : kKvGroup;
-        float values[kKvGroup] = {};
-        std::memcpy(values, x + first, within * sizeof(float));
-        for (int i = 0; i < kKvGroup; i += kLanes) store(values + i, clamp(load(values + i), kMostF16));
+        CodedGroup group{};
+        std::memcpy(group.values, x + first, within * sizeof(float));
+        for (int i = 0; i < kKvGroup; i += kLanes) store(group.values + i, clamp(load(group.values + i), kMostF16));
         // What lies beyond repeats a value, and so does not widen the range of the codes.
-        for (int64_t i = within; i < kKvGroup; ++i) values[i] = values[0];
-        int16_t codes[kKvGroup];
-        const GroupScale made = code_group<kBits>(values, codes);
-        const int64_t at = (g * kKvBlock + slot) * sizeof(uint16_t);
-        std::memcpy(scales + at, &made.scale, sizeof made.scale);
-        if constexpr (kBits == 4) std::memcpy(minima + at, &made.minimum, sizeof made.minimum);
-        emit(g, count, codes);
+        for (int64_t i = within; i < kKvGroup; ++i) group.values[i] = group.values[0];
+        group.scale = code_group<kBits>(group.values, group.codes);
+        emit(g, group);
     }
+}
+
+inline void store_half(std::byte* halves, int64_t group, int slot, uint16_t half) {
+    std::memcpy(halves + (group * kKvBlock + slot) * sizeof half, &half, sizeof half);
 }
 
 inline std::byte nibbles(int16_t low, int16_t high) {
     return static_cast<std::byte>(low | high << 4);
 }
 
+// Also tells the scales, which codes of values may have to hold: [groups].
 template <int kBits>
-void store_key_codes(const KvWrite& w) {
+void store_key_codes(const KvWrite& w, uint16_t* scales) {
     const KvLayout& layout = *w.layout;
     std::byte* const keys = w.block + 2 * w.slot;
     float rotated[kMaxHeadDim] = {};
     std::memcpy(rotated, w.key, layout.head_dim * sizeof(float));
     for (int64_t d = 0; d < layout.padded; d += kLanes) store(rotated + d, clamp(load(rotated + d), kMostF16));
     rotate_head(rotated, layout.padded);
-    store_groups<kBits>(rotated, layout.padded, layout, w.block + layout.key_scales, w.block + layout.key_minima,
-                        w.slot, [&](int64_t g, int count, const int16_t* codes) {
-                            std::byte* to = keys + g * kKvGroup * kKvBlock * kBits / 8;
-                            for (int d = 0; d < count; d += kBits == 8 ? 2 : 4, to += 2 * kKvBlock)
-                                for (int j = 0; j < 2; ++j)
-                                    to[j] = kBits == 8 ? static_cast<std::byte>(codes[d + j])
-                                                       : nibbles(codes[d + j], codes[d + 2 + j]);
-                        });
+    for_groups<kBits>(rotated, layout.padded, layout.groups, [&](int64_t g, const CodedGroup& group) {
+        const int64_t left = layout.padded - g * kKvGroup;
+        const int count = static_cast<int>(left < kKvGroup ? left : kKvGroup);
+        std::byte* to = keys + g * kKvGroup * kKvBlock * kBits / 8;
+        for (int d = 0; d < count; d += kBits == 8 ? 2 : 4, to += 2 * kKvBlock)
+            for (int j = 0; j < 2; ++j)
+                to[j] = kBits == 8 ? static_cast<std::byte>(group.codes[d + j])
+                                   : nibbles(group.codes[d + j], group.codes[d + 2 + j]);
+        scales[g] = group.scale.scale;
+        if (!layout.holds_key_scales) store_half(w.block + layout.key_scales, g, w.slot, group.scale.scale);
+        if constexpr (kBits == 4) store_half(w.block + layout.key_minima, g, w.slot, group.scale.minimum);
+    });
 }
 
 template <int kBits>
-void store_value_codes(const KvWrite& w) {
+void store_value_codes(const KvWrite& w, const uint16_t* key_scales) {
     const KvLayout& layout = *w.layout;
     constexpr int kGroupBytes = kKvGroup * 2 * kBits / 8;
-    const int64_t pitch = kBits == 8 ? 2 * layout.padded : layout.groups * kGroupBytes;
-    std::byte* const values = w.block + layout.values + w.slot / 2 * pitch + w.slot % 2;
-    store_groups<kBits>(w.value, layout.head_dim, layout, w.block + layout.value_scales, w.block + layout.value_minima,
-                        w.slot, [&](int64_t g, int count, const int16_t* codes) {
-                            std::byte* const to = values + g * kGroupBytes;
-                            if constexpr (kBits == 8)
-                                for (int d = 0; d < count; ++d) to[2 * d] = static_cast<std::byte>(codes[d]);
-                            else
-                                for (int d = 0; d < kKvGroup / 2; ++d)
-                                    to[2 * d] = nibbles(codes[d], codes[kKvGroup / 2 + d]);
-                        });
+    std::byte* const values = w.block + layout.values + w.slot / 2 * layout.groups * kGroupBytes + w.slot % 2;
+    for_groups<kBits>(w.value, layout.head_dim, layout.groups, [&](int64_t g, CodedGroup& group) {
+        std::byte* const to = values + g * kGroupBytes;
+        if constexpr (kBits == 8) {
+            const uint32_t bits = uint32_t{group.scale.scale} << 16 | key_scales[g];
+            code_with_bits(group.values, group.scale.step, bits, layout.holds_key_scales ? 0 : 16, group.codes);
+            for (int d = 0; d < kKvGroup; ++d) to[2 * d] = static_cast<std::byte>(group.codes[d]);
+        } else {
+            for (int d = 0; d < kKvGroup / 2; ++d) to[2 * d] = nibbles(group.codes[d], group.codes[kKvGroup / 2 + d]);
+            store_half(w.block + layout.value_scales, g, w.slot, group.scale.scale);
+            store_half(w.block + layout.value_minima, g, w.slot, group.scale.minimum);
+        }
+    });
 }
 
 void store_kv(const KvWrite& w) {
+    uint16_t key_scales[kMostKvGroups] = {};
     switch (w.layout->types.key) {
         case KvType::F16:
             store_key_floats<Float16>(w);
@@ -123,10 +135,10 @@ void store_kv(const KvWrite& w) {
             store_key_floats<Bfloat16>(w);
             break;
         case KvType::Q8:
-            store_key_codes<8>(w);
+            store_key_codes<8>(w, key_scales);
             break;
         case KvType::Q4:
-            store_key_codes<4>(w);
+            store_key_codes<4>(w, key_scales);
             break;
     }
     switch (w.layout->types.value) {
@@ -137,10 +149,10 @@ void store_kv(const KvWrite& w) {
             store_value_floats<Bfloat16>(w);
             break;
         case KvType::Q8:
-            store_value_codes<8>(w);
+            store_value_codes<8>(w, key_scales);
             break;
         case KvType::Q4:
-            store_value_codes<4>(w);
+            store_value_codes<4>(w, key_scales);
             break;
     }
 }
