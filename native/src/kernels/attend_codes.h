@@ -106,8 +106,7 @@ struct WeightCodes {
 // loads of codes. Fetches a part of the next block meanwhile.
 template <int kBits, int R, int V>
 inline void accumulate_group(float* weighted, int64_t stride, const float* factor, const WeightCodes<R>& weights,
-                             int tokens, const std::byte* values, int64_t pitch, const std::byte* next,
-                             const std::byte* soon, int64_t dims) {
+                             int tokens, const std::byte* values, int64_t pitch, const std::byte* next, int64_t dims) {
     constexpr int kHalves = kBits == 8 ? 1 : 2;
     I32 acc[R][V * kHalves];
     for (int r = 0; r < R; ++r)
