@@ -59,6 +59,14 @@ def test_latency_table_names_limit_and_parts_even_when_the_ledger_is_broken(late
     for said in ("prefill, tokens/s", "decode, tokens/s", "GB/s", "limit of decode", "waiting at barriers", "total"):
         assert said in done.stdout
     assert "1 stream of 12 tokens in and 4 out, 2 repeats" in done.stdout
+    assert "measured without drafts: `lpx bench compare` shows what speculation brings" in done.stdout
+
+
+def test_latency_says_nothing_of_drafts_where_nobody_would_draft(latency):
+    done = latency("--speculative-config", '{"method": "off"}', "--no-ledger")
+    assert done.returncode == 0, done.stderr
+    assert "speculation off" in done.stdout
+    assert "without drafts" not in done.stdout
 
 
 def test_latency_refuses_what_does_not_fit(latency):

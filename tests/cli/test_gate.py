@@ -69,6 +69,7 @@ def test_a_build_that_is_a_hundred_times_slower_fails(lpx, engine, ledger, tmp_p
     assert "failed: slower than allowed" in report.read_text()
     run = Ledger(ledger).get(values["run"])  # what was measured now is kept, and could be a baseline
     assert run.measurement.samples["decode_session"]
+    assert run.tags == ("gate:failed",)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,14 @@ def test_a_model_that_is_gone_ends_with_2(engine, ledger):
     done = in_process(*GATE, "--baseline", "main", "--ledger", str(ledger))
     assert done.exit_code == 2
     assert "/gone/模型.gguf" in done.stderr
+
+
+def test_show_counts_the_sessions_of_a_baseline_instead_of_listing_their_numbers(engine, ledger):
+    record_baseline(ledger, engine, 100.0)
+    shown = in_process("bench", "show", "main", "--ledger", str(ledger)).stdout
+    assert ["sessions", "6"] in [line.split() for line in shown.splitlines()]
+    assert "decode_others_share" in shown
+    assert "decode_session" not in shown
 
 
 @pytest.fixture

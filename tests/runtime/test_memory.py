@@ -22,8 +22,10 @@ def open_tiny(folder, **overrides):
 
 
 def block_bytes(kind, dim):
-    """Of one KV head of `dim` dimensions: codes padded to 16, with a float16 scale (q4: and minimum) for every 32. Values
-    of q8 hold the scales, so that it takes half of f16."""
+    """Of one KV head of `dim` dimensions: codes padded to 16, with a float16 scale (q4: and minimum) for every 32.
+
+    Values of q8 hold the scales, so that it takes half of f16.
+    """
     padded = -(-dim // 16) * 16
     scales = 2 * -(-dim // 32)
     token = {

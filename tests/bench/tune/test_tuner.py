@@ -39,6 +39,7 @@ def test_what_is_faster_is_kept_and_later_values_meet_the_best_so_far(options, m
     [check] = steps_of(outcome, CHECK)
     assert check.kept
     assert check.ratio == pytest.approx(1.43, rel=0.02)
+    assert check.why == "faster than the start"
     assert {step.why for step in steps_of(outcome, "max_num_batched_tokens")} <= {
         "no clear difference",
         "gains less than 2%",
@@ -60,6 +61,16 @@ def test_gains_that_are_none_together_are_taken_back(options, machine):
     assert outcome.values == {}
     [check] = steps_of(outcome, CHECK)
     assert (check.kept, check.why) == (False, "slower than the start: back to it")
+
+
+def test_an_outcome_that_is_not_told_apart_from_the_start_says_so(options, machine):
+    rounds = iter(range(10**6))
+    unsteady = lambda: (0.6, 2.0)[next(rounds) % 2]  # noqa: E731
+    machine.speed = lambda info: {2: 1.0, 4: 1.3 if len(machine.order) < 12 else unsteady()}.get(info.threads, 0.1)
+    outcome = tune(options, fixed=frozenset({"isa", "speculative_config", "max_num_batched_tokens"}))
+    [check] = steps_of(outcome, CHECK)
+    assert check.low < 1 < check.high
+    assert (check.kept, check.why) == (True, "against the start: not decided; a longer --duration tells more")
 
 
 def test_given_options_and_lossy_ones_are_left_alone(options, machine):

@@ -96,6 +96,16 @@ def samples_of(pieces: Sequence[Piece]) -> dict[str, tuple[float, ...]]:
     return samples
 
 
+def sessions_in(samples: Mapping[str, Sequence[float]]) -> int:
+    """How many sessions samples are of that `samples_of` made; 0: they are no pieces."""
+    return len({session for phase in PHASES for session in samples.get(f"{phase}_{_SESSION}", ())})
+
+
+def without_sessions(samples: Mapping[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
+    """The samples that are figures of something, which the numbers of sessions are not."""
+    return {name: values for name, values in samples.items() if name not in {f"{phase}_{_SESSION}" for phase in PHASES}}
+
+
 def pieces_of(samples: Mapping[str, Sequence[float]]) -> list[Piece]:
     """The pieces that `samples_of` made samples of; none of samples of another kind.
 

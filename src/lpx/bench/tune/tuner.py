@@ -250,7 +250,7 @@ class Tuner:
             run_id = self._keep_record(found, {}, self._state.values, self._engine, clock)
             worse = found.slower and not (self._goal.slo and found.best.excess(self._goal.slo) > 1)
             verdict = "not kept" if worse else "kept"
-            why = "slower than the start: back to it" if worse else "against the start"
+            why = _against_start(found, worse)
             step = _step_of(CHECK, self._state.values, verdict, why, found, run_id)
             self._best = found.best if worse else found.candidate
             if worse:
@@ -339,6 +339,19 @@ def _differences(exactness: Exactness, found: Comparison) -> str:
         return f"{count} of {all_of} answers differ" if count else ""
     kind = "rounds in another order" if exactness == "rounding" else "keeps less precision"
     return f"; {kind}: {count} of {all_of} greedy answers differ"
+
+
+def _against_start(found: Comparison, worse: bool) -> str:
+    """What comparing the outcome with the start has shown, in words."""
+    if worse:
+        return "slower than the start: back to it"
+    if found.faster:
+        return "faster than the start"
+    if found.slower:
+        return "slower than the start, which misses the limits"
+    if found.ratio.low > 1 - LEAST_GAIN and found.ratio.high < 1 + LEAST_GAIN:
+        return "as fast as the start"
+    return "against the start: not decided; a longer --duration tells more"
 
 
 def _missed(side: Side) -> str:

@@ -138,7 +138,7 @@ def gate(
                 baseline, ledger, changed, allow_different, conditions, duration, most_others / 100, progress
             )
     with judging():
-        run_id = record(options, report.measurement)
+        run_id = record(options, report.measurement, tags=[f"gate:{report.outcome.name.lower()}"])
         markdown = gate_markdown(report)
         with showing(EXIT_NO_VERDICT):
             if json_output:

@@ -81,19 +81,23 @@ def latency(
     if json_output:
         print(json.dumps({"run_id": run_id, **dataclasses.asdict(measured)}, ensure_ascii=False, indent=2))
     else:
-        _print_latency(measured)
+        _print_latency(measured, drafts=engine.info.speculation != "off")
         print_run(run_id)
 
 
-def _print_latency(measured: Latency) -> None:
+def _print_latency(measured: Latency, *, drafts: bool) -> None:
+    """`drafts`: whether the engine would draft if it were not measured."""
     from lpx.cli.loading import describe_in_use
 
     limit, step = measured.limit, measured.step
     print_wrapped(describe_in_use(measured.in_use))
     print(
         f"{count_of(measured.batch_size, 'stream')} of {measured.input_len} tokens in and {measured.output_len} out, "
-        f"{count_of(measured.repeats, 'repeat')}\n"
+        f"{count_of(measured.repeats, 'repeat')}"
     )
+    if drafts:
+        print_wrapped("measured without drafts: `lpx bench compare` shows what speculation brings")
+    print()
     if measured.others_share > _MUCH:
         print_wrapped(
             f"note: other programs used {measured.others_share:.0%} of the processors meanwhile: these figures say "

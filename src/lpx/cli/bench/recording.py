@@ -15,6 +15,8 @@ from lpx.cli.whole_file import check_target
 from lpx.errors import ModelNotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lpx.bench.ledger import Ledger
     from lpx.bench.measurement import Measurement
 
@@ -69,12 +71,14 @@ def open_ledger(file: Path | None) -> Ledger:
     return Ledger(file)
 
 
-def record(options: LedgerOptions, measurement: Measurement, *, model: Path | None = None) -> int | None:
+def record(
+    options: LedgerOptions, measurement: Measurement, *, model: Path | None = None, tags: Sequence[str] = ()
+) -> int | None:
     """Keep the measurement and return the id of its run; None with `--no-ledger` and when it cannot be kept.
 
     Call it before the result is printed, so that a closed pipe does not lose the run. A failure is said on stderr, and
     the command ends with exit code 3 after it has printed. `model` is the file or folder that was measured: its hash
-    is filled in, from the ledger's memory where the files have not changed.
+    is filled in, from the ledger's memory where the files have not changed. `tags` come beside those of the options.
     """
     if options.no_ledger:
         return None
@@ -86,7 +90,7 @@ def record(options: LedgerOptions, measurement: Measurement, *, model: Path | No
         if model is not None and measurement.subject.model_sha256 is None:
             subject = dataclasses.replace(measurement.subject, model_sha256=_hash_if_possible(ledger, model))
             measurement = dataclasses.replace(measurement, subject=subject)
-        return ledger.record(measurement, tags=options.tag or ())
+        return ledger.record(measurement, tags=(*tags, *(options.tag or ())))
     except LpxError as error:
         report_failure(f"this run is not in the ledger: {error}", LedgerError.exit_code, LedgerError.help_code)
         return None

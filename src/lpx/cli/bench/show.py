@@ -38,6 +38,7 @@ def show(
 
 
 def _print_run(run: Run) -> None:
+    from lpx.bench.gate.pieces import sessions_in, without_sessions
     from lpx.bench.headline import figure_text, shape
     from lpx.plain_text import plain_text
 
@@ -57,6 +58,7 @@ def _print_run(run: Run) -> None:
             ("instruction set", subject.isa),
             ("threads", subject.threads),
             ("batch × in → out", shape(measured)),
+            ("sessions", sessions_in(measured.samples) or None),
             ("tags", ", ".join(run.tags)),
             ("note", run.note),
         ),
@@ -65,7 +67,7 @@ def _print_run(run: Run) -> None:
     if measured.samples:
         _print_section(
             "samples: least / median / most",
-            ((name, _samples_text(name, series)) for name, series in measured.samples.items()),
+            ((name, _samples_text(name, series)) for name, series in without_sessions(measured.samples).items()),
         )
     if measured.errors:
         _print_section("errors", measured.errors.items())
