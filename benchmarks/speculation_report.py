@@ -1,7 +1,10 @@
 """What was measured with and without drafts: figures of tasks and kinds, the tables, and whether they are as wanted."""
 
+import math
 import statistics
 from dataclasses import asdict, dataclass, field
+
+from lpx.bench.statistics import alternating_ratio
 
 LEAST_RATIO = 0.97  # no task should be slower than this
 LEAST_MEDIAN = {"code_rewrite": 2.0, "quote": 2.0}  # speed-ups wanted, by kind
@@ -46,9 +49,13 @@ class TaskRuns:
         return self.rounds > 0 and self.tokens >= LEAST_TOKENS
 
     @property
+    def speed_up(self):
+        """How many times as fast with drafts: an interval, from the rounds of which each gives one ratio."""
+        return alternating_ratio(*([1 / answer["decode_ms"] for answer in self.answers[mode]] for mode in MODES))
+
+    @property
     def ratio(self):
-        """How many times as fast with drafts."""
-        return self.decode_ms("off") / self.decode_ms("auto")
+        return self.speed_up.estimate
 
     @property
     def rounds_slower(self):
@@ -81,8 +88,13 @@ class StreamRuns:
         return statistics.median(self.rates[mode])
 
     @property
+    def speed_up(self):
+        """As of a task."""
+        return alternating_ratio(*(self.rates[mode] for mode in MODES))
+
+    @property
     def ratio(self):
-        return self.rate("auto") / self.rate("off")
+        return self.speed_up.estimate
 
 
 def first_difference(expected, given):
@@ -160,7 +172,7 @@ def as_json(tasks, streams, quiet):
     kinds = by_kind(tasks)
     return {
         "kinds": kinds,
-        "streams": [asdict(runs) | {"ratio": runs.ratio} for runs in streams],
+        "streams": [asdict(runs) | {"ratio": runs.ratio, "ratio_interval": _bounds(runs)} for runs in streams],
         "wanted": [
             {"temperature": temperature, "figures": dict(wanted)}
             for temperature, wanted in verdict(kinds, streams).items()
@@ -173,6 +185,7 @@ def _task_json(task, quiet):
     return asdict(task) | {
         "judged": task.judged,
         "ratio": task.ratio if task.judged else None,
+        "ratio_interval": _bounds(task) if task.judged else None,
         "rounds_slower": task.rounds_slower,
         "disturbed": _disturbed(task, quiet),
         **{f"{mode}_rate": task.rate(mode) for mode in MODES},
@@ -210,9 +223,9 @@ def lines(tasks, streams, differences, quiet):
     for task in slow:
         share = statistics.median(task.other_share)
         yield (
-            f"  {task.kind:12} {task.name:32} {task.temperature:4g} {task.ratio:6.3f}  slower in {task.rounds_slower} "
-            f"of {task.rounds} rounds, {task.tokens} tokens, drafted {task.sum('drafted')}, accepted "
-            f"{task.sum('accepted')}, others' CPU {share:.0%}{' disturbed' if _disturbed(task, quiet) else ''}"
+            f"  {task.kind:12} {task.name:32} {task.temperature:4g} {_interval(task.speed_up)}  slower in "
+            f"{task.rounds_slower} of {task.rounds} rounds, {task.tokens} tokens, drafted {task.sum('drafted')}, "
+            f"accepted {task.sum('accepted')}, others' CPU {share:.0%}{' disturbed' if _disturbed(task, quiet) else ''}"
         )
     if disturbed := sum(_disturbed(task, quiet) for task in tasks if task.rounds):
         yield f"disturbed: {disturbed} of {len(tasks)} tasks; do not quote these figures"
@@ -220,12 +233,12 @@ def lines(tasks, streams, differences, quiet):
         yield f"disturbed: llama.cpp in {disturbed} tasks; do not quote its figures"
     if streams:
         yield ""
-        yield f"{'together':12} {'temp.':>5} {'streams':>7} {'auto':>8} {'off':>8} {'ratio':>6} others' CPU"
+        yield f"{'together':12} {'temp.':>5} {'streams':>7} {'auto':>8} {'off':>8} {'ratio':>23} others' CPU"
     for runs in streams:
         share = statistics.median(runs.other_share)
         yield (
             f"{runs.kind:12} {runs.temperature:5g} {runs.streams:7} {runs.rate('auto'):8.1f} {runs.rate('off'):8.1f} "
-            f"{runs.ratio:6.3f} {share:4.0%}{' disturbed' if _disturbed(runs, quiet) else ''}"
+            f"{_interval(runs.speed_up):>23} {share:4.0%}{' disturbed' if _disturbed(runs, quiet) else ''}"
         )
     yield ""
     for d in differences:
@@ -241,6 +254,17 @@ def lines(tasks, streams, differences, quiet):
 
 def _disturbed(runs, quiet):
     return statistics.median(runs.other_share) > quiet
+
+
+def _bounds(runs):
+    found = runs.speed_up
+    return None if math.isinf(found.high) else [found.low, found.high]
+
+
+def _interval(found):
+    """The ratio, with the interval that it lies in with 95 %; one round has none."""
+    bounds = "" if math.isinf(found.high) else f" ({found.low:.3f} to {found.high:.3f})"
+    return f"{found.estimate:.3f}{bounds}"
 
 
 def _median(values):

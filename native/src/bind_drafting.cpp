@@ -40,11 +40,12 @@ void bind_drafting(nb::module_& m) {
             "ids"_a, "judge"_a)
         .def(
             "propose",
-            [](SuffixMatcher& s, int64_t most) {
-                SuffixMatcher::Draft draft = s.propose(most);
-                return nb::make_tuple(std::move(draft.ids), std::move(draft.classes));
+            [](SuffixMatcher& s, int64_t most, const std::vector<float>& common, float common_weight,
+               float least_chance, float least_worth) {
+                SuffixMatcher::Draft draft = s.propose({most, least_chance, least_worth}, common, common_weight);
+                return nb::make_tuple(std::move(draft.ids), std::move(draft.chances));
             },
-            "most"_a)
+            "most"_a, "common"_a, "common_weight"_a, "least_chance"_a = 0.0f, "least_worth"_a = 0.0f)
         .def("__len__", &SuffixMatcher::size)
         .def_prop_ro("judged", [](const SuffixMatcher& s) { return listed(s.judged()); })
         .def_prop_ro("right", [](const SuffixMatcher& s) { return listed(s.right()); });

@@ -84,7 +84,8 @@ void SuffixMatcher::extend(std::span<const int32_t> ids, bool judge_them) {
     }
 }
 
-SuffixMatcher::Draft SuffixMatcher::propose(int64_t most) {
+SuffixMatcher::Draft SuffixMatcher::propose(const Bounds& bounds, std::span<const float> common, float common_weight) {
+    if (common.size() != kClasses) throw std::invalid_argument("there is one chance for each class");
     renew_place();
     SuffixIndex::Match match = own_.repeated();
     std::span<const int32_t> tokens = own_.tokens();
@@ -100,7 +101,8 @@ SuffixMatcher::Draft SuffixMatcher::propose(int64_t most) {
     }
     Draft draft;
     if (match.length == 0) return draft;
-    for (int64_t i = 0; i < most; ++i) {
+    float worth = 1.0f;
+    for (int64_t i = 0; i < bounds.most; ++i) {
         const int64_t at = match.end + i;
         int32_t id;
         if (at < std::ssize(tokens))
@@ -110,8 +112,12 @@ SuffixMatcher::Draft SuffixMatcher::propose(int64_t most) {
         else
             break;
         if (id < 0) break;
+        const int c = first_class + length_class(match.length + i);
+        const float chance = (right_[c] + common_weight * common[c]) / (judged_[c] + common_weight);
+        worth *= chance;
+        if (chance < bounds.least_chance || worth < bounds.least_worth) break;
         draft.ids.push_back(id);
-        draft.classes.push_back(first_class + length_class(match.length + i));
+        draft.chances.push_back(chance);
     }
     return draft;
 }

@@ -43,9 +43,15 @@ class SuffixMatcher {
     static constexpr int kClasses = 2 * kLengthClasses;
     using Counts = std::array<float, kClasses>;
 
+    // Where a draft ends, besides at `most` ids.
+    struct Bounds {
+        int64_t most;
+        float least_chance;  // of an id, should those before it be right
+        float least_worth;   // the chance of an id and all before it
+    };
     struct Draft {
         std::vector<int32_t> ids;
-        std::vector<int32_t> classes;  // of each id, should those before it be right
+        std::vector<float> chances;  // of each id, should those before it be right
     };
 
     // `shared` may be null.
@@ -53,8 +59,9 @@ class SuffixMatcher {
 
     // Goes on by `ids`; with `judge`, each is compared with its prediction.
     void extend(std::span<const int32_t> ids, bool judge);
-    // Up to `most` ids that followed the longest match.
-    Draft propose(int64_t most);
+    // Ids that followed the longest match. Their chances are what this text has shown for their classes, and what other
+    // texts have: `common` [kClasses], which counts for `common_weight` judgements.
+    Draft propose(const Bounds& bounds, std::span<const float> common, float common_weight);
     int64_t size() const { return std::ssize(own_.tokens()); }
     // Older judgements fade: each new one takes 1/16 of the weight of those of its class.
     const Counts& judged() const { return judged_; }

@@ -74,18 +74,27 @@ def test_first_difference_counts_from_zero_and_sees_an_early_end(report):
     assert report.first_difference([], [4]) == 0
 
 
-def test_the_ratio_is_that_of_the_medians(report):
-    runs = make_runs(report, "a", [100, 900, 110], [210, 220, 230])
-    assert runs.ratio == 2.0
+def test_the_ratio_is_that_of_the_rounds(report):
+    """The machine was three times as slow in one of them, and something else ran meanwhile in another."""
+    runs = make_runs(report, "a", [100, 330, 110, 100, 900], [200, 630, 220, 210, 220])
+    assert runs.ratio == pytest.approx(2.0, rel=0.02)
+    assert runs.speed_up.low < 2.0 < runs.speed_up.high
     assert runs.rate("auto") == pytest.approx(1e3 * 100 / 110)
     assert runs.rounds_slower == 1
+
+
+def test_what_seems_slow_is_measured_longer_to_the_end(bench):
+    run = bench.Run([], bench.argparse.Namespace(rounds=2, shared=False))
+    assert list(run._rounds(lambda: False)) == [0, 1]
+    answers = iter([True, False, False])
+    assert list(run._rounds(lambda: next(answers))) == list(range(2 * (1 + bench.MORE)))
 
 
 def test_an_answer_of_a_few_tokens_is_shown_but_not_judged(report):
     short = make_runs(report, "short", [100], [50], tokens=report.LEAST_TOKENS - 1)
     figures = report.kind_figures([short, make_runs(report, "long", [100], [150], drafted=8, length=3.0)])
     assert (figures["tasks"], figures["judged"]) == (2, 1)
-    assert figures["worst"] == figures["best"] == figures["median"] == 1.5
+    assert figures["worst"] == figures["best"] == figures["median"] == pytest.approx(1.5)
     assert (figures["drafted"], figures["accepted"], figures["mean_accepted_length"]) == (8, 4, 3.0)
     assert report.slow_tasks([short]) == []
     assert report.kind_figures([short])["median"] is None
@@ -109,6 +118,7 @@ def test_tables_name_slow_tasks_and_differing_tokens(report):
     difference = dict.fromkeys(("kind", "name", "mode", "round", "expected", "given"), "x")
     text = "\n".join(report.lines(tasks, [], [difference | {"temperature": 0.0, "position": 7}], 0.1))
     assert "slow-one" in text
+    assert "0.900  slower" in text  # of one round there is no interval
     assert "0.900" in text
     assert "1.50" in text  # llama.cpp's ratio
     assert "token 7 is x, not x" in text
@@ -121,7 +131,16 @@ def test_results_are_json_with_every_task(report):
     tasks = [make_runs(report, "a", [100], [150]), report.TaskRuns("chat", "not-begun", 0.0)]
     result = json.loads(json.dumps(report.as_json(tasks, [], 0.1)))
     assert [task["name"] for task in result["tasks"]] == ["a"]
-    assert result["tasks"][0]["ratio"] == 1.5
+    assert result["tasks"][0]["ratio"] == pytest.approx(1.5)
+    assert result["tasks"][0]["ratio_interval"] is None  # of one round
+
+
+def test_tables_and_json_have_the_interval_of_several_rounds(report):
+    runs = make_runs(report, "a", [100, 101, 99], [90, 92, 91])
+    text = "\n".join(report.lines([runs], [], [], 0.1))
+    assert "0.910 (0.8" in text
+    low, high = report.as_json([runs], [], 0.1)["tasks"][0]["ratio_interval"]
+    assert low < 0.91 < high
 
 
 def test_rounds_that_others_disturbed_are_repeated_and_the_order_changes(bench):

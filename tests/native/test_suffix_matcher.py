@@ -29,6 +29,14 @@ def longest_in(other: list[int], text: list[int]) -> tuple[int, list[int]]:
     return 0, []
 
 
+def propose(matcher: _native.SuffixMatcher, most: int) -> tuple[list[int], list[int]]:
+    """(drafted ids, class of each), by chances of others that differ and that count for everything."""
+    by_class = [(c + 1) / 100 for c in range(_native.MATCH_CLASSES)]
+    ids, chances = matcher.propose(most, by_class, 1e9)
+    assert len(chances) == len(ids)
+    return ids, [round(100 * chance) - 1 for chance in chances]
+
+
 def length_class(length: int) -> int:
     return next(i for i, most in enumerate((1, 2, 3, 4, 7, 15, 31, 10**9)) if length <= most)
 
@@ -42,7 +50,7 @@ def test_drafts_are_what_followed_the_longest_match(alphabet: int) -> None:
             text.append(random.randrange(alphabet))
             matcher.extend(text[-1:], False)
             length, places = longest_repeat(text)
-            ids, classes = matcher.propose(6)
+            ids, classes = propose(matcher, 6)
             continuations = []
             for place in places:
                 run = list(text)
@@ -56,7 +64,7 @@ def test_drafts_are_what_followed_the_longest_match(alphabet: int) -> None:
 def test_an_occurrence_noted_lately_is_preferred() -> None:
     matcher = _native.SuffixMatcher()
     matcher.extend([1, 2, 3, 9, 1, 2, 4, 9, 1, 2], False)
-    assert matcher.propose(1)[0] == [4]
+    assert propose(matcher, 1)[0] == [4]
 
 
 def test_every_token_is_judged_by_its_prediction() -> None:
@@ -66,7 +74,7 @@ def test_every_token_is_judged_by_its_prediction() -> None:
     judged, right = [0.0] * _native.MATCH_CLASSES, [0.0] * _native.MATCH_CLASSES
     for _ in range(400):
         token_id = random.randrange(3) if random.random() < 0.3 or len(text) < 8 else text[-8]
-        ids, classes = matcher.propose(1)
+        ids, classes = propose(matcher, 1)
         if ids:
             judged[classes[0]] = judged[classes[0]] * 15 / 16 + 1
             right[classes[0]] = right[classes[0]] * 15 / 16 + (ids[0] == token_id)
@@ -98,7 +106,7 @@ def test_shared_texts_are_searched_and_no_match_goes_beyond_one() -> None:
             # A match may begin before the text was added: it is found from the next token on.
             found = [longest_in(other, text) for other in texts[: step // 8 + 1]]
             best = max(length for length, _ in found)
-            ids, classes = matcher.propose(3)
+            ids, classes = propose(matcher, 3)
             if classes and classes[0] >= _native.MATCH_CLASSES // 2:
                 assert best > own
                 candidates = [
@@ -121,7 +129,7 @@ def test_a_shared_text_is_continued() -> None:
     shared.add([9, 9, 9])
     matcher = _native.SuffixMatcher(shared)
     matcher.extend([1, 5, 6], False)
-    ids, classes = matcher.propose(8)
+    ids, classes = propose(matcher, 8)
     assert ids == [7, 8]
     assert [c - _native.MATCH_CLASSES // 2 for c in classes] == [1, 2]
 
@@ -133,7 +141,7 @@ def test_shared_texts_are_bounded_and_keep_the_latest() -> None:
         shared.add(list(range(10 * i, 10 * i + 10)))
         assert shared.tokens <= 100
         matcher.extend([10 * i + 3, 10 * i + 4], True)  # places in texts that are gone are forgotten
-        assert matcher.propose(2)[0] == [10 * i + 5, 10 * i + 6]
+        assert propose(matcher, 2)[0] == [10 * i + 5, 10 * i + 6]
     assert shared.texts >= 4
     shared.add(list(range(1000, 1500)))
     assert shared.tokens <= 100
@@ -146,7 +154,30 @@ def test_the_number_of_shared_texts_is_bounded() -> None:
         assert shared.texts <= 4
     matcher = _native.SuffixMatcher(shared)
     matcher.extend([19, 20], False)
-    assert matcher.propose(5)[0] == [21]
+    assert propose(matcher, 5)[0] == [21]
+
+
+def test_chances_are_those_of_the_text_and_of_others() -> None:
+    matcher = _native.SuffixMatcher()
+    matcher.extend([1, 2, 3, 4], False)
+    matcher.extend([1, 2, 9, 1, 2], True)  # after 1, 2 came 3 once, and 9 now: a match of two that was wrong
+    judged, right = matcher.judged, matcher.right
+    assert judged[1] > 0
+    common = [0.5] * _native.MATCH_CLASSES
+    ids, chances = matcher.propose(3, common, 4.0)
+    assert ids == [9, 1, 2]
+    expected = [(right[c] + 4.0 * common[c]) / (judged[c] + 4.0) for c in map(length_class, (2, 3, 4))]
+    assert chances == pytest.approx(expected)
+
+
+def test_drafts_end_where_they_are_bound_to() -> None:
+    matcher = _native.SuffixMatcher()
+    matcher.extend([1, 2, 3, 4, 5, 6, 1], False)
+    common = [0.5, 0.6, 0.7, 0.2, *[0.9] * (_native.MATCH_CLASSES - 4)]
+    assert matcher.propose(5, common, 5.0) == ([2, 3, 4, 5, 6], pytest.approx([0.5, 0.6, 0.7, 0.2, 0.9]))
+    assert matcher.propose(5, common, 5.0, least_chance=0.3)[0] == [2, 3, 4]
+    assert matcher.propose(5, common, 5.0, least_worth=0.25)[0] == [2, 3]
+    assert matcher.propose(5, common, 5.0, least_chance=0.55)[0] == []
 
 
 def test_bad_arguments_are_refused() -> None:
@@ -154,3 +185,5 @@ def test_bad_arguments_are_refused() -> None:
         _native.SuffixMatcher().extend([3, -1], False)
     with pytest.raises(ValueError, match="room"):
         _native.SharedTexts(most_tokens=1, most_texts=1)
+    with pytest.raises(ValueError, match="each class"):
+        _native.SuffixMatcher().propose(1, [0.5], 5.0)

@@ -28,8 +28,10 @@ class OddsDrafter:
         self.by_sequence = odds
         self.cost = cost
         self.judged: list[tuple[list[int], int]] = []
+        self.looks = 0
 
     def odds(self, sequence: Sequence, most: int) -> list[float]:
+        self.looks += 1
         return self.by_sequence.get(sequence, [])[:most]
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
@@ -248,6 +250,19 @@ def test_sequences_of_a_step_share_what_drafts_may_cost() -> None:
     assert lengths(speculation, [one, other])[0] > 1
     assert one.draft_balance < -5.0
     assert other.draft_balance == 20.0
+
+
+def test_nobody_looks_for_drafts_that_cannot_be_afforded() -> None:
+    one, other = make_sequence(), make_sequence()
+    drafter = OddsDrafter({one: [0.95] * 8})
+    speculation = make_speculation([drafter], make_costs(1.0))
+    one.draft_balance = -1.0
+    assert speculation.draft([one, other]) is None
+    assert drafter.looks == 0
+    assert speculation.declined == {"no_draft": 0, "would_not_pay": 2}
+    one.output_ids = list(range(200))  # by now two tokens more may be risked
+    assert lengths(speculation, [one, other])[0] > 0
+    assert drafter.looks == 2
 
 
 def test_a_sequence_that_refuses_drafts_lends_nothing() -> None:

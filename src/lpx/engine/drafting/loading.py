@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lpx.engine.drafting.drafter import Drafter
 from lpx.engine.drafting.ngram import NgramDrafter
+from lpx.engine.drafting.odds import LEAST_WORTH
 from lpx.engine.drafting.suffix import SuffixDrafter
 from lpx.errors import MemoryLimitError
 from lpx.options import parse_kv_cache_dtype
@@ -38,8 +39,10 @@ def load_drafters(
         drafters.append(NgramDrafter(config.prompt_lookup_min, config.prompt_lookup_max, config.most))
     if config.method in ("auto", "suffix"):
         # When drafts are judged by their cost there is no other bound on their chances.
-        least = 0.0 if config.method == "auto" else config.suffix_decoding_min_token_prob
-        drafters.append(SuffixDrafter(config.suffix_decoding_max_cached_requests, least))
+        bound = {"least_chance": config.suffix_decoding_min_token_prob}
+        if config.method == "auto":
+            bound = {"least_worth": LEAST_WORTH}
+        drafters.append(SuffixDrafter(config.suffix_decoding_max_cached_requests, **bound))
     if config.model is not None:
         drafters.append(
             _load_draft_model(config.model, config.most, options, runtime_options, executor, tokenizer, available)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+COMMON_WEIGHT = 5.0  # judgements that what other sequences showed counts for
+# The chance of a drafted token and all before it below which no more are looked at.
+LEAST_WORTH = 0.03
 _FADE = 15 / 16
-_PRIOR_WEIGHT = 5.0  # judgements that what other sequences showed counts for
 _MOST_COMMON = 200.0  # judgements of a class that the engine remembers
 
 
@@ -35,6 +37,7 @@ class CommonOdds:
     def __init__(self, assumed: Sequence[float], weight: float = 8.0) -> None:
         self._judged = [weight] * len(assumed)
         self._right = [weight * odds for odds in assumed]
+        self.by_class = list(assumed)
 
     def __len__(self) -> int:
         return len(self._judged)
@@ -46,8 +49,9 @@ class CommonOdds:
             shrink = min(1.0, _MOST_COMMON / total)
             self._judged[i] = total * shrink
             self._right[i] = (self._right[i] + right[i]) * shrink
+            self.by_class[i] = self._right[i] / self._judged[i]
 
     def chance(self, evidence: int, judged: Sequence[float], right: Sequence[float]) -> float:
         """That a draft of class `evidence` is right in a sequence with these judgements."""
-        common = self._right[evidence] / self._judged[evidence]
-        return (right[evidence] + _PRIOR_WEIGHT * common) / (judged[evidence] + _PRIOR_WEIGHT)
+        known = right[evidence] + COMMON_WEIGHT * self.by_class[evidence]
+        return known / (judged[evidence] + COMMON_WEIGHT)

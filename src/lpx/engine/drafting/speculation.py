@@ -6,6 +6,7 @@ from collections.abc import Sequence as SequenceOf
 
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.drafting.drafter import Drafter
+from lpx.engine.drafting.odds import LEAST_WORTH
 from lpx.engine.drafting.step_costs import StepCosts
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.sequence import Sequence
@@ -13,8 +14,6 @@ from lpx.runtime.step import Executor
 
 # A gain smaller than this is within the error of costs and chances.
 _LEAST_GAIN = 1.12
-# Chances of a drafted token and all before it below which more are not looked at.
-_LEAST_CHANCE = 0.03
 # Tokens behind a draft that was mostly right after which none is expected for a while. Then several steps may run
 # before anybody looks for a draft, which is cheaper than to look after each.
 _QUIET_TOKENS = 4
@@ -65,10 +64,13 @@ class Speculation:
         """
         if self.judging and not self.costs.known:
             return None
-        limits = [self._limit(sequence) for sequence in sequences]
-        best_rate, best = 1.0, None
         rows = len(sequences) + forced_rows
         balance, allowance = self._means(sequences)
+        if self.judging and not self._affords_a_token(len(sequences), rows, balance, allowance):
+            self._decline(sequences, set(range(len(sequences))), rows)
+            return None
+        limits = [self._limit(sequence) for sequence in sequences]
+        best_rate, best = 1.0, None
         found: set[int] = set()  # sequences that something could be drafted for
         for drafter in self.drafters:
             odds = [
@@ -155,6 +157,12 @@ class Speculation:
         balance = sum(sequence.draft_balance for sequence in drafting)
         return balance, _RISK_AT_ONCE * len(drafting) + _RISK_SHARE * tokens
 
+    def _affords_a_token(self, sequences: int, rows: int, balance: float, allowance: float) -> bool:
+        """Whether the cheapest draft is within the means, so that it makes sense to look for one."""
+        ms = self.costs.ms
+        added_ms = ms(rows + 1) - ms(rows) + self.costs.between_ms
+        return balance >= 0 or sequences * added_ms <= (balance + allowance) * ms(rows)
+
     def _limit(self, sequence: Sequence) -> int:
         """Drafted tokens that the sequence could take at most."""
         params = sequence.request.params
@@ -187,15 +195,18 @@ class Speculation:
             value = 1.0
             for chance in chances:
                 value *= chance
-                if value < _LEAST_CHANCE:
+                if value < LEAST_WORTH:
                     break
                 worth.append((value, i))
-        worth.sort(key=lambda item: -item[0])
         ms = self.costs.ms
         plain_ms = ms(rows)
         plain = len(odds) / plain_ms
         expected = float(len(odds))
         best, best_size, best_cost = plain * _LEAST_GAIN, 0, 0.0
+        most = expected + sum(value for value, _ in worth)
+        if most <= best * (ms(rows + 1) + self.costs.between_ms):  # which any draft takes at least
+            return counts, 1.0, 0.0
+        worth.sort(key=lambda item: -item[0])
         drafting = longest = 0
         lengths = [0] * len(odds)
         for size, (value, i) in enumerate(worth[:room], start=1):

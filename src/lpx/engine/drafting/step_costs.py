@@ -41,6 +41,7 @@ class StepCosts:
         self._base = list((_ASSUMED_SLOW if slow else _ASSUMED_FAST).values())
         self._scale: float | None = None  # logarithm; None: no step has run
         self._own = [0.0] * (len(_CLASS_ENDS) + 1)  # logarithms
+        self._factors = [1.0] * len(self._own)  # of the base, by class: what `_scale` and `_own` say
         # From one call of the executor to the next: choosing rows, looking for drafts, tokens to text.
         self.between_ms = _ASSUMED_BETWEEN
 
@@ -63,6 +64,7 @@ class StepCosts:
             base.append(max(ms, base[-1]) if base else ms)
         self._base = base
         self._scale = 0.0
+        self._refresh()
 
     @property
     def known(self) -> bool:
@@ -84,6 +86,7 @@ class StepCosts:
             return
         if self._scale is None:
             self._scale = math.log(ms / self._interpolated(rows))
+            self._refresh()
             return
         error = max(-_WILDEST, min(_WILDEST, math.log(ms / self._estimate(rows))))
         own = bisect_left(_CLASS_ENDS, rows)
@@ -91,13 +94,17 @@ class StepCosts:
         for i in range(len(self._own)):
             self._own[i] *= _FORGET
         self._own[own] = max(-_MOST_OWN, min(_MOST_OWN, self._own[own] + _OWN * error))
+        self._refresh()
 
     def observe_between(self, ms: float) -> None:
         """Take in the time between two steps, of which the second was there to be run when the first had ended."""
         self.between_ms += _COMMON * (min(ms, _LONGEST_BETWEEN * self.between_ms) - self.between_ms)
 
+    def _refresh(self) -> None:
+        self._factors = [math.exp((self._scale or 0.0) + own) for own in self._own]
+
     def _estimate(self, rows: int) -> float:
-        return self._interpolated(rows) * math.exp((self._scale or 0.0) + self._own[bisect_left(_CLASS_ENDS, rows)])
+        return self._interpolated(rows) * self._factors[bisect_left(_CLASS_ENDS, rows)]
 
     def _interpolated(self, rows: int) -> float:
         table, base = self._rows, self._base

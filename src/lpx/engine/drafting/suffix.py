@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence as SequenceOf
 
 from lpx import _native
-from lpx.engine.drafting.odds import CommonOdds
+from lpx.engine.drafting.odds import COMMON_WEIGHT, CommonOdds
 from lpx.engine.sequence import Sequence
 
 # Chances by length of the match (see SuffixMatcher in native/src/suffix_matcher.h), until requests have shown them.
@@ -20,14 +20,16 @@ _MOST_OWNERS = 4
 class SuffixDrafter:
     """Implements `Drafter`. `most_texts` recent requests are searched beside the sequence itself; 0: none.
 
+    Drafts end before a token with a chance below `least_chance`, or below `least_worth` together with all before it.
+
     Texts of different owners (`Request.owner`) never meet.
     """
 
     name = "suffix"
 
-    def __init__(self, most_texts: int, least_chance: float = 0.0) -> None:
+    def __init__(self, most_texts: int, *, least_chance: float = 0.0, least_worth: float = 0.0) -> None:
         self._most_texts = most_texts
-        self._least_chance = least_chance
+        self._least = (least_chance, least_worth)
         self._common = CommonOdds((*_ASSUMED_OWN, *_ASSUMED_SHARED))
         self._shared: OrderedDict[str, _native.SharedTexts] = OrderedDict()  # by owner, the latest last
         self._matchers: dict[Sequence, _native.SuffixMatcher] = {}
@@ -41,18 +43,7 @@ class SuffixDrafter:
         known = len(matcher)
         if known < len(sequence.tokens):
             matcher.extend(sequence.tokens[known:], True)
-        ids, classes = matcher.propose(most)
-        if not ids:
-            return []
-        judged, right = matcher.judged, matcher.right
-        chance = self._common.chance
-        by_class = {evidence: chance(evidence, judged, right) for evidence in set(classes)}
-        odds = [by_class[evidence] for evidence in classes]
-        for i, odd in enumerate(odds):
-            if odd < self._least_chance:
-                del ids[i:], odds[i:]
-                break
-        self._drafts[sequence] = ids
+        self._drafts[sequence], odds = matcher.propose(most, self._common.by_class, COMMON_WEIGHT, *self._least)
         return odds
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
