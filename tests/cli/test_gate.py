@@ -34,10 +34,10 @@ def in_process(*arguments):
     return CliRunner().invoke(app, arguments)
 
 
-def record_baseline(ledger, engine, tokens_per_second):
+def record_baseline(ledger, engine, tokens_per_second, others=0.0):
     """A baseline of this speed, as if it had been measured on this machine."""
     pieces = [
-        Piece(DECODE, session, {"decode_tokens_per_second": tokens_per_second}, Look(20e9, 200e9), 0.0)
+        Piece(DECODE, session, {"decode_tokens_per_second": tokens_per_second}, Look(20e9, 200e9), others)
         for session in range(6)
     ]
     opened = Ledger(ledger)
@@ -111,6 +111,15 @@ def test_show_counts_the_sessions_of_a_baseline_instead_of_listing_their_numbers
     assert "decode_session" not in shown
 
 
+@pytest.mark.parametrize("others", [0.05, 0.48])
+def test_a_baseline_says_that_other_programs_were_busy(engine, ledger, others):
+    record_baseline(ledger, engine, 100.0, others)
+    shown = in_process("bench", "baseline", "show", "main", "--ledger", str(ledger)).stdout
+    assert ("other programs used 48% of the processors" in shown) == (others == 0.48)
+    named = in_process("bench", "baseline", "set", "again", "main", "--ledger", str(ledger)).stdout
+    assert named.endswith("lpx bench gate --baseline again --fail-on decode:-5%\n")
+
+
 @pytest.fixture
 def judged(ledger):
     """The gate of a process of its own whose outcome is made up: how it ends, and what it said on stderr."""
@@ -167,7 +176,7 @@ def test_baselines_are_set_listed_shown_and_removed(lpx, base_model, ledger):
         LPX_MAX_MODEL_LEN="64",
     )
     assert made.returncode == 0, made.stderr
-    assert "lpx bench gate --baseline 主线" in made.stdout
+    assert "lpx bench gate --baseline 主线 --fail-on decode:-5% --most-others 100\n" in made.stdout
     listed = json.loads(in_process("bench", "baseline", "list", "--json", "--ledger", str(ledger)).stdout)
     assert [entry["name"] for entry in listed] == ["主线"]
     shown = in_process("bench", "baseline", "show", "主线", "--ledger", str(ledger)).stdout

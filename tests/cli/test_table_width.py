@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -12,9 +13,11 @@ from typer.testing import CliRunner
 from lpx.bench.gate.pieces import DECODE, Piece, samples_of
 from lpx.bench.headline import BAD_FIT
 from lpx.bench.ledger import Ledger
+from lpx.bench.tune import Goal, Outcome, Step
 from lpx.bench.weather import Look
 from lpx.cli.app import app
 from lpx.cli.tables import print_table, wrapped
+from lpx.cli.tune import _print_outcome
 from tests.bench.ledger.example_runs import ENVIRONMENT, NEWER_DRIVER, a_measurement
 from tests.reference.model_files import write_model_gguf
 from tests.reference.tiny_models import make_tiny
@@ -128,6 +131,23 @@ def test_tables_of_fit_and_doctor_fit(folder):
         shown = run(*command)
         assert len(shown.splitlines()) >= 3, shown
         assert too_wide(shown) == []
+
+
+def test_the_table_of_a_tuning_fits_and_shows_values_whole(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    steps = (
+        Step("max_num_batched_tokens", 1024, "not kept", "no clear difference", 0.973, 0.92, 1.03, 5),
+        Step("kv_cache_dtype", None, "not tried", "changes answers: --allow-lossy tries it"),
+        Step(
+            "all together", {}, "kept", "against the start: not decided; a longer --duration tells more", 1.4, 0.8, 2.6
+        ),
+    )
+    outcome = Outcome({}, steps, None, None, True, False, 0.0, 0.0)
+    _print_outcome(outcome, Goal("latency"), Path("lpx.toml"))
+    shown = capsys.readouterr().out
+    assert too_wide(shown) == []
+    assert "1024" in shown
+    assert "…" not in shown
 
 
 def test_help_speaks_of_one_name_for_a_duration_and_old_names_work(ledger):

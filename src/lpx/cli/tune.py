@@ -204,7 +204,7 @@ def _print_outcome(outcome: Outcome, goal: Goal, output: Path) -> None:
         for step in outcome.steps
     ]
     columns = ("change", "speed", "between", "kept", "why")
-    print_table(columns, rows, right=("speed", "between"), cut=("change",), folded=("why",))
+    print_table(columns, rows, right=("speed", "between"), folded=("change", "why"))
     best = outcome.best
     if best is not None:
         print()

@@ -132,7 +132,7 @@ def test_a_card_is_counted_by_what_is_listed():
 
 def test_advice_says_what_does_not_fit_and_what_would(machine):
     told = " ".join(advice(estimate("Qwen2.5-7B", gpu_target("RTX 4060"))))
-    assert "f16 (at least 14.4 GiB)" in told
+    assert "f16 (at least 14.40 GiB)" in told
     assert "The most precise that fits: q6 with a cache of f16." in told
     assert "of 32,768 tokens; q6 with a cache of q8 has" in told
     nothing = " ".join(advice(estimate("70B", gpu_target("RTX 4060"))))

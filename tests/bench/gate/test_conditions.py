@@ -40,6 +40,7 @@ def test_conditions(text, figure, worse_by, least_ratio):
         ("speed:-5%", "'speed' is not known"),
         ("decode:-0%", "more than 0 %"),
         ("decode:-100%", "less than 100 %"),
+        ("decode:+400%", "less than 100 %"),  # and not: write decode:-400%
         ("解码:-5%", "no condition"),
     ],
 )

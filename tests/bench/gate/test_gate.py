@@ -97,6 +97,13 @@ def test_disturbed_sessions_are_left_out():
     assert gate(Synthetic(1, busy={0, 2}), most_others=0.7).outcome is Outcome.PASSED
 
 
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_a_verdict_says_that_the_machine_was_busy(share):
+    report = gate(Synthetic(1, busy={0, 1, 2, 3}, share=share), most_others=1.0)
+    assert report.outcome is Outcome.PASSED
+    assert ("Other programs used 50 % of the processors" in gate_markdown(report)) == (share == 0.5)
+
+
 def test_a_baseline_is_not_made_on_a_busy_machine():
     with pytest.raises(CannotJudgeError, match="other programs used 60 %"):
         measure_baseline(Synthetic(0, busy=range(50)), "latency", SETTINGS, seconds=0)

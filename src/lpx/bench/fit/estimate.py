@@ -165,7 +165,7 @@ def _missing(rows: tuple[FitRow, ...]) -> list[str]:
 
 
 def in_gib(count: float) -> str:
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"
+    return f"{count / 2**30:,.2f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"
 
 
 def in_parameters(count: float) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lpx.bench.gate.adjusted import Comparison
 from lpx.bench.gate.conditions import is_speed
-from lpx.bench.gate.gate import GateReport
+from lpx.bench.gate.gate import MUCH_OTHERS, GateReport
 from lpx.bench.gate.trial import Decision, Outcome
 from lpx.bench.measurement import Subject
 from lpx.bench.statistics import Interval
@@ -42,6 +42,8 @@ def gate_markdown(report: GateReport) -> str:
         "",
     ]
     notes = [*report.reasons, *(f"{difference}" for difference in report.differences), *_weather_notes(report)]
+    if report.others_share is not None and report.others_share > MUCH_OTHERS:
+        notes.append(f"Other programs used {100 * report.others_share:.0f} % of the processors: figures say little.")
     sessions = [each.comparison.sessions for each in report.decisions if each.comparison is not None]
     confidence = [each.comparison.ratio.confidence for each in report.decisions if each.comparison is not None]
     if sessions:

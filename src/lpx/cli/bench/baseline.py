@@ -22,6 +22,7 @@ app = typer.Typer(help="Set, list, show and remove what `lpx bench gate` compare
 
 _Name = Annotated[str, typer.Argument(help="The baseline's name.", metavar="NAME")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_MOST_OTHERS = 15.0  # percent
 _LIMIT, _CLEAR = 0.05, 0.08  # the gate's default, and a slow-down that a baseline is to tell from it
 
 
@@ -63,7 +64,7 @@ def set_baseline(
         typer.Option(
             "--most-others", help="Leave out what was measured while other programs used more.", metavar="PERCENT"
         ),
-    ] = 15.0,
+    ] = _MOST_OTHERS,
     json_output: _Json = False,
     *,
     ledger: LedgerFile = None,
@@ -89,7 +90,7 @@ def set_baseline(
         measured = found.measurement
         if as_recorded or pieces_of(measured.samples):
             opened.set_baseline(name, found.id)
-            _print_set(name, found, json_output)
+            _print_set(name, found, json_output, most_others)
             return
         kind, settings = measured.kind, dict(measured.settings)
     elif as_recorded:
@@ -132,7 +133,7 @@ def set_baseline(
     if run_id is None:
         raise typer.Exit(3)
     opened.set_baseline(name, run_id)
-    _print_set(name, opened.get(run_id), json_output)
+    _print_set(name, opened.get(run_id), json_output, most_others)
 
 
 @app.command("list")
@@ -183,16 +184,20 @@ def remove_baseline(name: _Name, ledger: LedgerFile = None) -> None:
     print(f"removed the baseline {name}")
 
 
-def _print_set(name: str, run: Run, json_output: bool) -> None:
+def _print_set(name: str, run: Run, json_output: bool, most_others: float) -> None:
     if json_output:
         print(json.dumps(_values(name, run), ensure_ascii=False, indent=2))
         return
     _print_baseline(name, run)
-    print(f"\ncompare with it: lpx bench gate --baseline {name} --fail-on decode:-5%")
+    allowed = "" if most_others == _MOST_OTHERS else f" --most-others {most_others:g}"
+    print(f"\ncompare with it: lpx bench gate --baseline {name} --fail-on decode:-5%{allowed}")
 
 
 def _print_baseline(name: str, run: Run) -> None:
+    from statistics import median
+
     from lpx.bench.gate.conditions import short_name
+    from lpx.bench.gate.gate import MUCH_OTHERS
     from lpx.bench.gate.pieces import by_session, pieces_of, spread_between_sessions
 
     made: Measurement = run.measurement
@@ -203,6 +208,10 @@ def _print_baseline(name: str, run: Run) -> None:
     print_wrapped(" · ".join(filter(None, parts)))
     if pieces:
         print(f"{count_of(len(by_session(pieces)), 'session')} in {made.seconds:.0f} s")
+        if (others := median(piece.others_share for piece in pieces)) > MUCH_OTHERS:
+            print_wrapped(
+                f"note: other programs used {others:.0%} of the processors meanwhile: these figures say little"
+            )
     else:
         print("measured once: a gate cannot judge by it")
     print()

@@ -106,6 +106,7 @@ def gate(
     """
     from lpx.bench.gate.conditions import parse_conditions
     from lpx.bench.gate.report import gate_json, gate_markdown
+    from lpx.bench.gate.trial import LEAST_SESSIONS
 
     options = LedgerOptions(no_ledger=no_ledger, ledger=ledger)
     conditions = parse_conditions(fail_on or ["decode:-5%"])
@@ -115,7 +116,8 @@ def gate(
     with judging(), StatusLine() as status:
 
         def progress(sessions: int, passed: float) -> None:
-            status.show(f"{count_of(sessions, 'session')}, {passed:.0f} of at most {duration:.0f} s")
+            bound = f"of at most {duration:.0f} s" if passed <= duration else f"s; {LEAST_SESSIONS} sessions at least"
+            status.show(f"{count_of(sessions, 'session')}, {passed:.0f} {bound}")
 
         status.show("measuring")
         if against is not None:
