@@ -347,8 +347,8 @@ void add_groups(const PackedMatrix& w, int64_t begin, int64_t end, const RowTile
                     return Fetch(w.group(group + 1) + t * row_blocks * fetched, fetched);
                 };
                 const int64_t count = rows / tiles + (t < rows % tiles);
-                add_few_rows<kFusedRows>(count, GroupsSource<kFormat, kTogether>(w, g, run, fetch), row_blocks, tile,
-                                         to);
+                add_few_rows<kFusedRows>(count, GroupsSource<kFormat, kTogether>(w, g, run, fetch, t == 0), row_blocks,
+                                         tile, to);
                 tile.skip(count);
                 to.first += count * out_stride;
             }

@@ -80,8 +80,8 @@ class PackedSource {
         fetch_ = Fetch(block_ + kFetchAhead, kLayout.super_bytes() / kLayout.blocks_per_super());
         if constexpr (kSplit) fetch_ = Fetch(block_ + kFetchAhead, kBlockBytes);
     }
-    // `block` must be the first of a super block.
-    PackedSource(const PackedMatrix& w, int64_t group, int64_t block, const Fetch& fetch)
+    // `block` must be the first of a super block. Low nibbles of split codes are fetched with `fetch_low`.
+    PackedSource(const PackedMatrix& w, int64_t group, int64_t block, const Fetch& fetch, bool fetch_low = true)
         : header_(reinterpret_cast<const uint8_t*>(w.group(group)) +
                   block / kLayout.blocks_per_super() * kLayout.super_bytes()),
           block_(header_ + kLayout.header_bytes()),
@@ -89,7 +89,7 @@ class PackedSource {
         if constexpr (kSplit) {
             block_ = reinterpret_cast<const uint8_t*>(w.group(group)) + SplitLayout::kNormBytes + block * kBlockBytes;
             low_ = reinterpret_cast<const uint8_t*>(w.low_group(group)) + 4 * block * SplitLayout::kLowStride;
-            to_next_low_ = w.low_group(group + 1) - w.low_group(group);
+            if (fetch_low) to_next_low_ = w.low_group(group + 1) - w.low_group(group);
         }
     }
 
@@ -97,7 +97,8 @@ class PackedSource {
         fetch_.advance();
         block_ += kBlockBytes;
         if constexpr (kSplit) {
-            for (int v = 0; v < 4; ++v) prefetch(low_ + to_next_low_ + v * SplitLayout::kLowStride);
+            if (to_next_low_ != 0)
+                for (int v = 0; v < 4; ++v) prefetch_stream(low_ + to_next_low_ + v * SplitLayout::kLowStride);
             low_ += 4 * SplitLayout::kLowStride;
         }
         if constexpr (kLayout.two_level) {
@@ -113,7 +114,10 @@ class PackedSource {
     Bytes codes(int part) const {
         const uint8_t* p = block_ + part * kPartBytes;
         if constexpr (kSplit && !kNibbleDots) {
-            return bit_or(high_codes<kVector>(part), low_codes<kVector>(part));
+            const Bytes high = load_bytes(p + kVector / 2 * 64);
+            const Bytes low = load_bytes(low_ + part * kPartBytes + kVector / 2 * SplitLayout::kLowStride);
+            if constexpr (kVector % 2 == 0) return bit_select(set_bytes(0xf0), shift<4>(high), low);
+            return bit_select(set_bytes(0xf0), high, shift<-4>(low));
         } else if constexpr (kLayout.code_bits == 8 && !kSplit) {
             const Bytes code = load_bytes(p + 64 * kVector);
             return kUnsigned8 ? bit_xor(code, set_bytes(0x80)) : code;
@@ -214,7 +218,7 @@ class PackedSource {
     const uint8_t* header_;
     const uint8_t* block_;
     Fetch fetch_;
-    const uint8_t* low_ = nullptr;  // kSplit: low nibbles, and how far on those of the next group are
+    const uint8_t* low_ = nullptr;  // kSplit: low nibbles, and how far on the next to fetch are (0: none)
     int64_t to_next_low_ = 0;
     int index_ = 0;
 };
@@ -232,10 +236,10 @@ class GroupsSource {
 
     // Groups `apart` of each other.
     GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart) : GroupsSource(w, first, apart, Indices()) {}
-    // `fetch(group)` tells what to fetch while a group is walked.
+    // `fetch(group)` tells what to fetch while a group is walked, `fetch_low` whether low nibbles, too.
     template <class F>
-    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, F fetch)
-        : GroupsSource(w, first, apart, fetch, Indices()) {}
+    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, F fetch, bool fetch_low)
+        : GroupsSource(w, first, apart, fetch, fetch_low, Indices()) {}
 
     void next() {
         for (Group& group : groups_) group.next();
@@ -267,8 +271,9 @@ class GroupsSource {
     GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, std::integer_sequence<int, kIndex...>)
         : groups_{Group(w, first + kIndex * apart, 0)...} {}
     template <class F, int... kIndex>
-    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, F fetch, std::integer_sequence<int, kIndex...>)
-        : groups_{Group(w, first + kIndex * apart, 0, fetch(first + kIndex * apart))...} {}
+    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, F fetch, bool fetch_low,
+                 std::integer_sequence<int, kIndex...>)
+        : groups_{Group(w, first + kIndex * apart, 0, fetch(first + kIndex * apart), fetch_low)...} {}
 
     Group groups_[kGroups];
 };

@@ -38,6 +38,10 @@ inline Bytes set_bytes(uint8_t x) {
 inline Bytes bit_and(Bytes a, Bytes b) {
     return {_mm512_and_si512(a.v, b.v)};
 }
+// Bits of `a` where `mask` has them, of `b` elsewhere.
+inline Bytes bit_select(Bytes mask, Bytes a, Bytes b) {
+    return {_mm512_ternarylogic_epi32(mask.v, a.v, b.v, 0xca)};
+}
 inline Bytes bit_or(Bytes a, Bytes b) {
     return {_mm512_or_si512(a.v, b.v)};
 }
@@ -112,6 +116,10 @@ inline Bytes set_bytes(uint8_t x) {
 }
 inline Bytes bit_and(Bytes a, Bytes b) {
     return {_mm256_and_si256(a.v, b.v)};
+}
+// Bits of `a` where `mask` has them, of `b` elsewhere.
+inline Bytes bit_select(Bytes mask, Bytes a, Bytes b) {
+    return {_mm256_or_si256(_mm256_and_si256(mask.v, a.v), _mm256_andnot_si256(mask.v, b.v))};
 }
 inline Bytes bit_or(Bytes a, Bytes b) {
     return {_mm256_or_si256(a.v, b.v)};
@@ -193,6 +201,9 @@ inline Bytes set_bytes(uint8_t x) {
 }
 inline Bytes bit_and(Bytes a, Bytes b) {
     return {a.v & b.v};
+}
+inline Bytes bit_select(Bytes mask, Bytes a, Bytes b) {
+    return {(mask.v & a.v) | (~mask.v & b.v)};
 }
 inline Bytes bit_or(Bytes a, Bytes b) {
     return {a.v | b.v};
