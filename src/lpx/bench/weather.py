@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from time import perf_counter
 
+MUCH_OTHERS = 0.1  # of the processors in the hands of other programs: beyond it, what is measured says little
 _READ_SECONDS = 0.03
 _MULTIPLY_SECONDS = 0.01
 _KIND = "int8"  # that most of decoding is made of; the next where the kernel set has no unit for it

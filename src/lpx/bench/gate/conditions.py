@@ -48,21 +48,18 @@ def is_speed(figure: str) -> bool:
 
 
 def parse_condition(text: str) -> Condition:
-    """Raises ConfigError for what is no condition, that always holds, or whose sign asks for the better."""
+    """Raises ConfigError for what is no condition, and for a sign that asks for the better."""
     match = re.fullmatch(r"\s*([a-z0-9_]+)\s*[:=]\s*([+-]?)\s*(\d+(?:\.\d+)?)\s*%\s*", text)
     if match is None:
         raise ConfigError(f"--fail-on {text!r} is no condition; write a figure and how much worse, such as {_EXAMPLE}")
     name, sign, percent = match[1], match[2], float(match[3])
     figure = figure_of(name)
     worse = "-" if is_speed(figure) else "+"
-    if is_speed(figure) and percent >= 100:
-        raise ConfigError(
-            f"--fail-on {text!r}: {name} is a speed and falls by less than 100 %, so this would never fail"
-        )
+    condition = Condition(name, figure, percent / 100)  # its bounds first: another sign would not mend them
     if sign and sign != worse:
         kind = "a speed: it gets worse by falling" if is_speed(figure) else "a time: it gets worse by rising"
         raise ConfigError(f"--fail-on {text!r}: {name} is {kind}, so write {name}:{worse}{match[3]}%")
-    return Condition(name, figure, percent / 100)
+    return condition
 
 
 def parse_conditions(texts: Iterable[str]) -> tuple[Condition, ...]:

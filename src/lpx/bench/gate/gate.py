@@ -23,7 +23,6 @@ from lpx.doctor.environment import Environment
 from lpx.errors import LpxError
 
 MOST_OTHERS = 0.15
-MUCH_OTHERS = 0.1  # of the processors in other hands: with more, it is said
 GATE_SECONDS = 120.0
 # So that 8 % can be told from a limit of 5 % where sessions differ by 3 %; tests/bench/gate/test_error_rates.py.
 BASELINE_SESSIONS = 24

@@ -20,6 +20,7 @@ PREFILL, DECODE = "prefill", "decode"
 PHASES = (PREFILL, DECODE)
 
 _SESSION, _OTHERS = "session", "others_share"
+_SESSION_SAMPLES = tuple(f"{phase}_{_SESSION}" for phase in PHASES)
 _READ, _MULTIPLY = "read_bytes_per_second", "multiply_adds_per_second"
 
 
@@ -98,12 +99,12 @@ def samples_of(pieces: Sequence[Piece]) -> dict[str, tuple[float, ...]]:
 
 def sessions_in(samples: Mapping[str, Sequence[float]]) -> int:
     """How many sessions samples are of that `samples_of` made; 0: they are no pieces."""
-    return len({session for phase in PHASES for session in samples.get(f"{phase}_{_SESSION}", ())})
+    return len({session for name in _SESSION_SAMPLES for session in samples.get(name, ())})
 
 
 def without_sessions(samples: Mapping[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
     """The samples that are figures of something, which the numbers of sessions are not."""
-    return {name: values for name, values in samples.items() if name not in {f"{phase}_{_SESSION}" for phase in PHASES}}
+    return {name: values for name, values in samples.items() if name not in _SESSION_SAMPLES}
 
 
 def pieces_of(samples: Mapping[str, Sequence[float]]) -> list[Piece]:

@@ -7,10 +7,11 @@ from typing import Any
 
 from lpx.bench.gate.adjusted import Comparison
 from lpx.bench.gate.conditions import is_speed
-from lpx.bench.gate.gate import MUCH_OTHERS, GateReport
+from lpx.bench.gate.gate import GateReport
 from lpx.bench.gate.trial import Decision, Outcome
 from lpx.bench.measurement import Subject
 from lpx.bench.statistics import Interval
+from lpx.bench.weather import MUCH_OTHERS
 from lpx.plain_text import markdown_text
 
 _HEADLINES = {

@@ -16,7 +16,7 @@ from lpx.bench.tune.measurement import comparison_measurement
 from lpx.bench.tune.state import TuneState
 from lpx.bench.tune.variables import Exactness, Situation, Variable, variables
 from lpx.bench.tune.workload import Workload, first_workload, sized
-from lpx.bench.weather import OthersWatch
+from lpx.bench.weather import MUCH_OTHERS, OthersWatch
 from lpx.errors import LpxError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _ROUNDS_EXPECTED = 5  # of a comparison, for sizing the rounds by the budget
 _LONGEST_ROUND_S, _SHORTEST_ROUND_S = 8.0, 0.5
-MOST_OTHERS = 0.1  # share of the processors; with more in other hands what was measured says little
 _CHECK_SHARE = 0.15  # of the budget, kept for comparing the outcome with the start
 CHECK = "all together"  # the option that a step names when it compares the outcome with the start
 
@@ -68,7 +67,7 @@ class Outcome:
     @property
     def disturbed(self) -> bool:
         """Whether others used so much of the machine that other values may be best on a quiet one."""
-        return self.others_share > MOST_OTHERS
+        return self.others_share > MUCH_OTHERS
 
     @property
     def keeps_slo(self) -> bool:

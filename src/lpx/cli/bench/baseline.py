@@ -197,8 +197,8 @@ def _print_baseline(name: str, run: Run) -> None:
     from statistics import median
 
     from lpx.bench.gate.conditions import short_name
-    from lpx.bench.gate.gate import MUCH_OTHERS
     from lpx.bench.gate.pieces import by_session, pieces_of, spread_between_sessions
+    from lpx.bench.weather import MUCH_OTHERS
 
     made: Measurement = run.measurement
     subject = made.subject

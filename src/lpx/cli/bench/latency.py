@@ -35,7 +35,6 @@ _PART_NAMES = {
     "begin": "embedding and rotary tables",
     "python": "Python and scheduling",
 }
-_MUCH = 0.1  # of the processors, for others while something is measured
 
 
 @spread_options
@@ -87,6 +86,7 @@ def latency(
 
 def _print_latency(measured: Latency, *, drafts: bool) -> None:
     """`drafts`: whether the engine would draft if it were not measured."""
+    from lpx.bench.weather import MUCH_OTHERS
     from lpx.cli.loading import describe_in_use
 
     limit, step = measured.limit, measured.step
@@ -98,7 +98,7 @@ def _print_latency(measured: Latency, *, drafts: bool) -> None:
     if drafts:
         print_wrapped("measured without drafts: `lpx bench compare` shows what speculation brings")
     print()
-    if measured.others_share > _MUCH:
+    if measured.others_share > MUCH_OTHERS:
         print_wrapped(
             f"note: other programs used {measured.others_share:.0%} of the processors meanwhile: these figures say "
             "little; end them and measure again"
