@@ -13,33 +13,28 @@
 
 namespace lpx::LPX_ISA_NS {
 
-// Up to fused_limit rows, codes are unpacked in registers, for up to kFusedRows rows at a time. The more a dot product
-// costs beside the unpacking, the later it pays to unpack a chunk first. Up to kTogetherRows rows take kGroupsTogether
-// groups at once.
+// A tile has up to kTileRows rows. Up to kTogetherRows rows take kGroupsTogether groups at once.
 #if defined(__AVX512F__)
-inline constexpr int kFusedRows = 6;
+inline constexpr int kTileRows = 6;
 inline constexpr int kTogetherRows = kMaxFusedRows;
-inline constexpr int kTileRows = 4;  // a power of two
-constexpr int fused_limit(TileKind kind) {
-    return kind.bits == 8 ? 64 : kind.bits <= 4 ? 32 : 12;
-}
 #elif defined(__AVX2__)
-inline constexpr int kFusedRows = 4;
-inline constexpr int kTogetherRows = 1;  // registers do not suffice for more
 inline constexpr int kTileRows = 4;
-constexpr int fused_limit(TileKind kind) {
-    return kind.bits <= 4 ? 16 : 12;
-}
+inline constexpr int kTogetherRows = 1;  // registers do not suffice for more
 #else
-inline constexpr int kFusedRows = 2;
-inline constexpr int kTogetherRows = 1;
 inline constexpr int kTileRows = 2;
-constexpr int fused_limit(TileKind /*kind*/) {
-    return 7;
-}
+inline constexpr int kTogetherRows = 1;
 #endif
 inline constexpr int kGroupsTogether = 2;
-inline constexpr int kPassRows = 256;  // rows that share one unpacked chunk
+inline constexpr int kPassRows = 256;  // at most so many rows share one unpacked chunk
+
+// Up to so many rows, each tile unpacks the codes in registers. Beyond, the first tile keeps in a chunk what it has
+// unpacked: as soon as there is a second tile, but not where a dot product is one instruction and unpacking costs no
+// more than reading back what was kept.
+constexpr int fused_limit(PackedFormat format) {
+    const BlockLayout layout = block_layout(format);
+    const bool cheap = (layout.code_bits == 4 || layout.code_bits == 8) && !layout.two_level;
+    return kUnsigned8 && cheap && format != PackedFormat::Q8_0_Split ? kMaxFusedRows : kTileRows;
+}
 
 // Rows of activations from some block on, with what is added for the sums (corrections).
 struct RowTile {
@@ -174,7 +169,7 @@ LPX_INLINE void add_refined(const Source& source, const RowTile& rows, int row, 
     constexpr TileKind kKind = Source::kKind;
     const RefinedQuad& quad = rows.refined[row * rows.refinements + block / kRefineBlocks];
     const auto place = static_cast<unsigned>(quad.vector);  // unsigned: divided by shifts
-    const Source at = source.ahead(static_cast<int>(place / 8));
+    const auto at = source.ahead(static_cast<int>(place / 8));
     const int vector = static_cast<int>(place % 8), sub = kKind.scales == 2 ? vector / 4 : 0;
     const I32 initial = broadcast_i32(kKind.minimum ? 0 : -kKind.offset * quad.sum);
     const Bytes values = broadcast_quad(quad.q8);
@@ -253,29 +248,34 @@ __attribute__((noinline)) void add_tile(Source source, int64_t blocks, const Row
         }
 }
 
-// add_tile for a number of rows known at run time, 1 <= count <= kMax.
-template <int kMax, class Source>
-LPX_INLINE void add_few_rows(int64_t count, const Source& source, int64_t blocks, const RowTile& rows,
+// add_tile for a number of rows known at run time, kMin <= count <= kMax.
+template <int kMax, int kMin = 1, class Source>
+LPX_INLINE void add_few_rows(int64_t count, const Source& source, int64_t blocks, const RowTile& rows, bool first,
                              const Outputs& out) {
-    if constexpr (kMax > 1) {
-        if (count < kMax) return add_few_rows<kMax - 1>(count, source, blocks, rows, out);
+    if constexpr (kMax > kMin) {
+        if (count < kMax) return add_few_rows<kMax - 1, kMin>(count, source, blocks, rows, first, out);
     }
-    add_tile<kMax>(source, blocks, rows, true, out);
+    add_tile<kMax>(source, blocks, rows, first, out);
 }
 
-// Any number of rows in tiles of kTile and, for the rest, of smaller powers of two.
-template <TileKind kKind, int kGroups, int kTile>
-inline void add_many_rows(int64_t count, const UnpackedChunk& chunk, const std::byte* upcoming, int64_t fetched,
-                          int64_t blocks, RowTile rows, bool first, Outputs out) {
-    for (; count >= kTile; count -= kTile) {
-        add_tile<kTile>(UnpackedSource<kKind, kGroups>(chunk, Fetch(upcoming, fetched)), blocks, rows, first, out);
-        upcoming += blocks * fetched;
-        rows.skip(kTile);
-        out.first += kTile * out.stride;
+// Rows in parts of at most `most`, all of about the same size: at least half of `most` where there are several.
+struct EvenParts {
+    int64_t rows, count;
+
+    constexpr EvenParts(int64_t rows, int64_t most) : rows(rows), count((rows + most - 1) / most) {}
+    constexpr int64_t size(int64_t part) const { return rows / count + (part < rows % count); }
+};
+inline constexpr int kFewestRows = (kTileRows + 1) / 2;  // of a tile that is one of several
+
+// add(tile, count, its rows, its outputs) for one tile after the other.
+template <class F>
+inline void for_each_tile(const EvenParts& tiles, RowTile rows, Outputs out, F add) {
+    for (int64_t t = 0; t < tiles.count; ++t) {
+        const int64_t count = tiles.size(t);
+        add(t, count, rows, out);
+        rows.skip(count);
+        out.first += count * out.stride;
     }
-    if constexpr (kTile > 1)
-        if (count > 0)
-            add_many_rows<kKind, kGroups, kTile / 2>(count, chunk, upcoming, fetched, blocks, rows, first, out);
 }
 
 // The corrections of `rows` rows for `blocks` blocks: [rows][blocks * scales].
@@ -328,29 +328,26 @@ static_assert(sizeof(BlockScratch) <= kBlockScratchBytes);
 template <PackedFormat kFormat, int kTogether>
 void add_groups(const PackedMatrix& w, int64_t begin, int64_t end, const RowTile& all, int64_t rows, float* out,
                 int64_t out_stride) {
-    const int64_t row_blocks = w.padded_cols() / 32, tiles = (rows + kFusedRows - 1) / kFusedRows;
+    const int64_t row_blocks = w.padded_cols() / 32;
+    const EvenParts tiles(rows, kTileRows);
     const int64_t run = (end - begin) / kTogether;
     if (kTogether == 1 || rows <= kTogetherRows) {
         for (int64_t g = begin; g < begin + run; ++g) {
             const int64_t left = w.rows() - (g + (kTogether - 1) * run) * kGroupRows;
-            Outputs to{out + g * kGroupRows, out_stride, run * kGroupRows,
-                       static_cast<int>(left < kGroupRows ? left : kGroupRows)};
-            if (tiles == 1) {
-                add_few_rows<kFusedRows>(rows, GroupsSource<kFormat, kTogether>(w, g, run), row_blocks, all, to);
-                continue;
-            }
-            // Later tiles find the groups in the cache, and each fetches a part of the next groups.
-            RowTile tile = all;
-            const int64_t fetched = (packed_block_bytes<kFormat>(1) + tiles - 1) / tiles;
-            for (int64_t t = 0; t < tiles; ++t) {
-                const auto fetch = [&](int64_t group) {
-                    return Fetch(w.group(group + 1) + t * row_blocks * fetched, fetched);
-                };
-                const int64_t count = rows / tiles + (t < rows % tiles);
-                add_few_rows<kFusedRows>(count, GroupsSource<kFormat, kTogether>(w, g, run, fetch, t == 0), row_blocks,
-                                         tile, to);
-                tile.skip(count);
-                to.first += count * out_stride;
+            const Outputs to{out + g * kGroupRows, out_stride, run * kGroupRows,
+                             static_cast<int>(left < kGroupRows ? left : kGroupRows)};
+            if (tiles.count == 1) {
+                add_few_rows<kTileRows>(rows, GroupsSource<kFormat, kTogether>(w, g, run), row_blocks, all, true, to);
+            } else if constexpr (fused_limit(kFormat) > kTileRows) {
+                // Later tiles find the groups in the cache, and each fetches a part of the next groups.
+                const int64_t fetched = (packed_block_bytes<kFormat>(1) + tiles.count - 1) / tiles.count;
+                for_each_tile(tiles, all, to, [&](int64_t t, int64_t count, const RowTile& tile, const Outputs& at) {
+                    const auto fetch = [&](int64_t group) {
+                        return Fetch(w.group(group + 1) + t * row_blocks * fetched, fetched);
+                    };
+                    add_few_rows<kTileRows, kFewestRows>(
+                        count, GroupsSource<kFormat, kTogether>(w, g, run, 0, fetch, 0), row_blocks, tile, true, at);
+                });
             }
         }
         begin += run * kTogether;
@@ -359,20 +356,33 @@ void add_groups(const PackedMatrix& w, int64_t begin, int64_t end, const RowTile
         if (begin < end) add_groups<kFormat, kTogether / 2>(w, begin, end, all, rows, out, out_stride);
 }
 
-// Blocks [block, block + blocks) of the groups [begin, end), kGroups at once, unpacked first.
+// Blocks [block, block + blocks) of the groups [begin, end), kGroups at once. The first tile unpacks them for all.
 template <PackedFormat kFormat, int kGroups>
 void add_chunks(const PackedMatrix& w, int64_t begin, int64_t end, int64_t block, int64_t blocks, UnpackedChunk& chunk,
                 const RowTile& all, int64_t rows, float* out, int64_t out_stride) {
-    // The next groups' chunk is fetched meanwhile, spread over the full tiles of this one.
-    const int64_t tiles = rows < kTileRows ? 1 : rows / kTileRows, fetched = kGroups * packed_block_bytes<kFormat>(1);
+    using Groups = GroupsSource<kFormat, kGroups>;
+    const EvenParts tiles(rows, kTileRows);
+    const int64_t fetched = (packed_block_bytes<kFormat>(1) + tiles.count - 1) / tiles.count;
     int64_t g = begin;
     for (; g + kGroups <= end; g += kGroups) {
-        for (int i = 0; i < kGroups; ++i) unpack_chunk<kFormat>(w, g + i, block, blocks, chunk, i);
         const int64_t left = w.rows() - (g + kGroups - 1) * kGroupRows;
-        const std::byte* const upcoming = w.group(g + kGroups) + packed_block_bytes<kFormat>(block);
-        add_many_rows<tile_kind(kFormat), kGroups, kTileRows>(
-            rows, chunk, upcoming, (fetched + tiles - 1) / tiles, blocks, all, block == 0,
-            {out + g * kGroupRows, out_stride, kGroupRows, static_cast<int>(left < kGroupRows ? left : kGroupRows)});
+        const Outputs to{out + g * kGroupRows, out_stride, kGroupRows,
+                         static_cast<int>(left < kGroupRows ? left : kGroupRows)};
+        for_each_tile(tiles, all, to, [&](int64_t t, int64_t count, const RowTile& tile, const Outputs& at) {
+            // Each tile fetches a part of the next groups.
+            const auto fetch = [&](int64_t group) {
+                return Fetch(w.group(group + kGroups) + packed_block_bytes<kFormat>(block) + t * blocks * fetched,
+                             fetched);
+            };
+            if (t == 0)
+                add_few_rows<kTileRows, kFewestRows>(
+                    count, KeepingSource<Groups>(Groups(w, g, 1, block, fetch, kGroups), chunk), blocks, tile,
+                    block == 0, at);
+            else
+                add_few_rows<kTileRows, kFewestRows>(
+                    count, UnpackedSource<Groups::kWholeKind, kGroups>(chunk, [&](int i) { return fetch(g + i); }),
+                    blocks, tile, block == 0, at);
+        });
     }
     if constexpr (kGroups > 1)
         if (g < end) add_chunks<kFormat, kGroups / 2>(w, g, end, block, blocks, chunk, all, rows, out, out_stride);
@@ -385,8 +395,8 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
     constexpr TileKind kUnpackedKind = tile_kind(kFormat);
     auto& scratch = *static_cast<BlockScratch*>(scratch_bytes);
     const int64_t row_blocks = w.padded_cols() / 32, refinements = refined_quads(w.padded_cols());
-    static_assert(fused_limit(Packed::kKind) <= kMaxFusedRows);
-    if (rows <= fused_limit(Packed::kKind)) {
+    static_assert(fused_limit(kFormat) <= kMaxFusedRows);
+    if (rows <= fused_limit(kFormat)) {
         // Corrections of whole rows lie behind the scratch of the chunks.
         void* correction = &scratch + 1;
         compute_corrections<Packed::kKind>(a, 0, rows, 0, row_blocks, correction);
@@ -395,8 +405,9 @@ void matmul_blocks(const PackedMatrix& w, int64_t group_begin, int64_t group_end
         add_groups<kFormat, kGroupsTogether>(w, group_begin, group_end, all, rows, out, out_stride);
         return;
     }
-    for (int64_t pass = 0; pass < rows; pass += kPassRows) {
-        const int64_t pass_rows = rows - pass < kPassRows ? rows - pass : kPassRows;
+    const EvenParts passes(rows, kPassRows);
+    for (int64_t p = 0, pass = 0, pass_rows; p < passes.count; ++p, pass += pass_rows) {
+        pass_rows = passes.size(p);
         for (int64_t block = 0; block < row_blocks; block += kChunkBlocks) {
             const int64_t blocks = row_blocks - block < kChunkBlocks ? row_blocks - block : kChunkBlocks;
             const int64_t corrections = blocks * kUnpackedKind.scales;

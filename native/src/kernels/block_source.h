@@ -1,4 +1,5 @@
-// Where a tile of a block matrix product gets its codes and scales: packed groups, or a chunk unpacked to bytes.
+// Where a tile of a block matrix product gets its codes and scales: from packed groups, or from what an earlier tile
+// has kept of them, unpacked.
 //
 // Included only by src/kernels/isa/*.cpp (see simd.h).
 #pragma once
@@ -80,8 +81,9 @@ class PackedSource {
         fetch_ = Fetch(block_ + kFetchAhead, kLayout.super_bytes() / kLayout.blocks_per_super());
         if constexpr (kSplit) fetch_ = Fetch(block_ + kFetchAhead, kBlockBytes);
     }
-    // `block` must be the first of a super block. Low nibbles of split codes are fetched with `fetch_low`.
-    PackedSource(const PackedMatrix& w, int64_t group, int64_t block, const Fetch& fetch, bool fetch_low = true)
+    // `block` must be the first of a super block. The low nibbles of split codes are fetched of the group that is
+    // `low_step` further on, of none with 0.
+    PackedSource(const PackedMatrix& w, int64_t group, int64_t block, const Fetch& fetch, int64_t low_step = 1)
         : header_(reinterpret_cast<const uint8_t*>(w.group(group)) +
                   block / kLayout.blocks_per_super() * kLayout.super_bytes()),
           block_(header_ + kLayout.header_bytes()),
@@ -89,7 +91,7 @@ class PackedSource {
         if constexpr (kSplit) {
             block_ = reinterpret_cast<const uint8_t*>(w.group(group)) + SplitLayout::kNormBytes + block * kBlockBytes;
             low_ = reinterpret_cast<const uint8_t*>(w.low_group(group)) + 4 * block * SplitLayout::kLowStride;
-            if (fetch_low) to_next_low_ = w.low_group(group + 1) - w.low_group(group);
+            to_next_low_ = w.low_group(group + low_step) - w.low_group(group);
         }
     }
 
@@ -139,6 +141,13 @@ class PackedSource {
         }
     }
 
+    // Codes as an 8-bit dot product takes them, put together from the nibbles of a split matrix; else as they are.
+    template <int kVector>
+    Bytes whole_codes(int part) const {
+        if constexpr (!kNibbleDots) return codes<kVector>(part);
+        return bit_xor(bit_or(high_codes<kVector>(part), low_codes<kVector>(part)), set_bytes(0x80));
+    }
+
     // The block that many further on, in the same super block.
     PackedSource ahead(int blocks) const {
         PackedSource other = *this;
@@ -173,16 +182,11 @@ class PackedSource {
         }
     }
 
-    // Of split codes: the low nibbles, and 16 times the high ones.
+    // The low nibbles of split codes.
     template <int kVector>
     Bytes low_codes(int part) const {
         const Bytes pair = load_bytes(low_ + part * kPartBytes + kVector / 2 * SplitLayout::kLowStride);
         return bit_and(shift<kVector % 2 == 0 ? 0 : -4>(pair), set_bytes(15));
-    }
-    template <int kVector>
-    Bytes high_codes(int part) const {
-        const Bytes pair = load_bytes(block_ + part * kPartBytes + kVector / 2 * 64);
-        return bit_and(shift<kVector % 2 == 0 ? 4 : 0>(pair), set_bytes(0xf0));
     }
     Bytes low_codes(int vector, int part) const {
         const Bytes pair = load_bytes(low_ + part * kPartBytes + vector / 2 * SplitLayout::kLowStride);
@@ -210,6 +214,12 @@ class PackedSource {
     static constexpr int kCodeBytes = kSplit ? SplitLayout::kNibbleBytes : kLayout.code_bytes();
     static constexpr CodeTable kTable = make_code_table();
 
+    // 16 times the high nibbles of split codes.
+    template <int kVector>
+    Bytes high_codes(int part) const {
+        const Bytes pair = load_bytes(block_ + part * kPartBytes + kVector / 2 * 64);
+        return bit_and(shift<kVector % 2 == 0 ? 4 : 0>(pair), set_bytes(0xf0));
+    }
     static F32 load_halves(const uint8_t* p, int part) {
         return load_f16(reinterpret_cast<const uint16_t*>(p) + part * kLanes);
     }
@@ -231,15 +241,17 @@ class GroupsSource {
 
   public:
     static constexpr TileKind kKind = Group::kKind;
+    static constexpr TileKind kWholeKind = tile_kind(kFormat);
     static constexpr bool kNibbleDots = Group::kNibbleDots;
+    static constexpr int kGroupCount = kGroups;
     static constexpr int kParts = kGroups * Group::kParts;
 
     // Groups `apart` of each other.
     GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart) : GroupsSource(w, first, apart, Indices()) {}
-    // `fetch(group)` tells what to fetch while a group is walked, `fetch_low` whether low nibbles, too.
+    // From `block` on. `fetch(group)` tells what to fetch while a group is walked; low_step as in PackedSource.
     template <class F>
-    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, F fetch, bool fetch_low)
-        : GroupsSource(w, first, apart, fetch, fetch_low, Indices()) {}
+    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, int64_t block, F fetch, int64_t low_step)
+        : GroupsSource(w, first, apart, block, fetch, low_step, Indices()) {}
 
     void next() {
         for (Group& group : groups_) group.next();
@@ -257,6 +269,10 @@ class GroupsSource {
         return groups_[part / Group::kParts].codes(vector, part % Group::kParts);
     }
     template <int kVector>
+    Bytes whole_codes(int part) const {
+        return groups_[part / Group::kParts].template whole_codes<kVector>(part % Group::kParts);
+    }
+    template <int kVector>
     Bytes low_codes(int part) const {
         return groups_[part / Group::kParts].template low_codes<kVector>(part % Group::kParts);
     }
@@ -271,9 +287,9 @@ class GroupsSource {
     GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, std::integer_sequence<int, kIndex...>)
         : groups_{Group(w, first + kIndex * apart, 0)...} {}
     template <class F, int... kIndex>
-    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, F fetch, bool fetch_low,
+    GroupsSource(const PackedMatrix& w, int64_t first, int64_t apart, int64_t block, F fetch, int64_t low_step,
                  std::integer_sequence<int, kIndex...>)
-        : groups_{Group(w, first + kIndex * apart, 0, fetch(first + kIndex * apart), fetch_low)...} {}
+        : groups_{Group(w, first + kIndex * apart, block, fetch(first + kIndex * apart), low_step)...} {}
 
     Group groups_[kGroups];
 };
@@ -285,8 +301,7 @@ inline constexpr int kChunkGroups = 1;
 #endif
 inline constexpr int kChunkBlocks = 32;
 
-// A chunk of up to kChunkGroups groups, its codes as bytes and its scales as floats: 16 KiB of codes a group, which
-// stay in the first or second cache.
+// Up to kChunkBlocks blocks of kChunkGroups groups: codes as bytes, scales as floats.
 struct UnpackedChunk {
     uint8_t codes[kChunkGroups][kChunkBlocks][8][64];
     float scale[kChunkGroups][kChunkBlocks][2][16];
@@ -297,16 +312,19 @@ struct UnpackedChunk {
 template <TileKind kTileKind, int kGroups>
 class UnpackedSource {
     static constexpr int kGroupParts = LPX_ISA_NS::kParts;
+    using Indices = std::make_integer_sequence<int, kGroups>;
 
   public:
     static constexpr TileKind kKind = kTileKind;
     static constexpr bool kNibbleDots = false;
     static constexpr int kParts = kGroups * kGroupParts;
 
-    UnpackedSource(const UnpackedChunk& chunk, const Fetch& fetch) : chunk_(&chunk), fetch_(fetch) {}
+    // `fetch(i)` tells what to fetch beside group i of the chunk.
+    template <class F>
+    UnpackedSource(const UnpackedChunk& chunk, F fetch) : UnpackedSource(chunk, fetch, Indices()) {}
     void next() {
         ++block_;
-        fetch_.advance();
+        for (Fetch& fetch : fetch_) fetch.advance();
     }
     template <int kVector>
     Bytes codes(int part) const {
@@ -328,42 +346,56 @@ class UnpackedSource {
     }
 
   private:
+    template <class F, int... kIndex>
+    UnpackedSource(const UnpackedChunk& chunk, F fetch, std::integer_sequence<int, kIndex...>)
+        : chunk_(&chunk), fetch_{fetch(kIndex)...} {}
+
     const UnpackedChunk* chunk_;
-    Fetch fetch_;
+    Fetch fetch_[kGroups];
     int64_t block_ = 0;
 };
 
-// Codes as an 8-bit dot product takes them, from the nibbles of a split matrix; else as they are.
-template <int kVector, PackedFormat kFormat>
-inline Bytes whole_codes(const PackedSource<kFormat>& source, int part) {
-    if constexpr (!PackedSource<kFormat>::kNibbleDots) return source.template codes<kVector>(part);
-    const Bytes code = bit_or(source.template high_codes<kVector>(part), source.template low_codes<kVector>(part));
-    return bit_xor(code, set_bytes(0x80));
-}
+// Walks packed groups and keeps in a chunk what it unpacks of them, for an UnpackedSource.
+template <class Groups>
+class KeepingSource {
+    static constexpr int kGroupParts = LPX_ISA_NS::kParts;
 
-template <PackedFormat kFormat>
-inline void unpack_chunk(const PackedMatrix& w, int64_t group, int64_t first_block, int64_t blocks, UnpackedChunk& out,
-                         int place) {
-    PackedSource<kFormat> source(w, group, first_block);
-    for (int64_t b = 0; b < blocks; ++b) {
-        for (int part = 0; part < kParts; ++part) {
-            uint8_t* codes = out.codes[place][b][0] + part * kPartBytes;
-            store_bytes(codes, whole_codes<0>(source, part));
-            store_bytes(codes + 64, whole_codes<1>(source, part));
-            store_bytes(codes + 128, whole_codes<2>(source, part));
-            store_bytes(codes + 192, whole_codes<3>(source, part));
-            store_bytes(codes + 256, whole_codes<4>(source, part));
-            store_bytes(codes + 320, whole_codes<5>(source, part));
-            store_bytes(codes + 384, whole_codes<6>(source, part));
-            store_bytes(codes + 448, whole_codes<7>(source, part));
-            for (int s = 0; s < PackedSource<kFormat>::kKind.scales; ++s) {
-                store(out.scale[place][b][s] + part * kLanes, source.scale(s, part));
-                if (PackedSource<kFormat>::kKind.minimum)
-                    store(out.min[place][b][s] + part * kLanes, source.min(s, part));
-            }
-        }
-        source.next();
+  public:
+    static constexpr TileKind kKind = Groups::kWholeKind;
+    static constexpr bool kNibbleDots = false;
+    static constexpr int kParts = Groups::kParts;
+
+    KeepingSource(const Groups& groups, UnpackedChunk& chunk) : groups_(groups), chunk_(&chunk) {}
+    void next() {
+        ++block_;
+        groups_.next();
     }
-}
+    // Of blocks that were walked.
+    UnpackedSource<kKind, Groups::kGroupCount> ahead(int blocks) const {
+        UnpackedSource<kKind, Groups::kGroupCount> kept(*chunk_, [](int) { return Fetch(); });
+        return kept.ahead(static_cast<int>(block_) + blocks);
+    }
+    template <int kVector>
+    Bytes codes(int part) const {
+        const Bytes code = groups_.template whole_codes<kVector>(part);
+        store_bytes(chunk_->codes[part / kGroupParts][block_][kVector] + part % kGroupParts * kPartBytes, code);
+        return code;
+    }
+    F32 scale(int sub, int part) const {
+        const F32 scale = groups_.scale(sub, part);
+        store(chunk_->scale[part / kGroupParts][block_][sub] + part % kGroupParts * kLanes, scale);
+        return scale;
+    }
+    F32 min(int sub, int part) const {
+        const F32 min = groups_.min(sub, part);
+        store(chunk_->min[part / kGroupParts][block_][sub] + part % kGroupParts * kLanes, min);
+        return min;
+    }
+
+  private:
+    Groups groups_;
+    UnpackedChunk* chunk_;
+    int64_t block_ = 0;
+};
 
 }  // namespace lpx::LPX_ISA_NS

@@ -148,11 +148,11 @@ void screen(const ScreenTask& t) {
     for (; g < t.group_end; ++g) {
         RowTile tile = all;
         Outputs to{t.approximate + g * kGroupRows, t.approximate_stride, 0, kGroupRows};
-        for (int64_t r = 0; r < t.row_count; r += kFusedRows) {
-            add_few_rows<kFusedRows>(t.row_count - r < kFusedRows ? t.row_count - r : kFusedRows,
-                                     HighNibblePlanes<1>(w, g, 0), row_blocks, tile, to);
-            tile.skip(kFusedRows);
-            to.first += kFusedRows * to.stride;
+        for (int64_t r = 0; r < t.row_count; r += kTileRows) {
+            add_few_rows<kTileRows>(t.row_count - r < kTileRows ? t.row_count - r : kTileRows,
+                                    HighNibblePlanes<1>(w, g, 0), row_blocks, tile, true, to);
+            tile.skip(kTileRows);
+            to.first += kTileRows * to.stride;
         }
         for (int64_t r = 0; r < t.row_count; ++r) finish_group(t, g, r, taint);
     }
