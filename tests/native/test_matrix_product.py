@@ -56,7 +56,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(type_name, isa):
     cols = 2304 if BLOCKS[type_name][0] == 256 else 2080
     data, _ = random_weights(type_name, 40, cols, seed=11)
     packed = PackedMatrix.pack(type_name, 40, cols, data)
-    x = _rows(140, cols, seed=12)
+    x = _rows(257, cols, seed=12)  # one more than share an unpacked chunk
     alone = np.concatenate([packed.matmul(x[i : i + 1], isa) for i in range(len(x))])
     for batch in [*BATCHES, len(x)]:
         together = np.concatenate([packed.matmul(x[i : i + batch], isa) for i in range(0, len(x), batch)])

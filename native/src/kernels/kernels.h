@@ -45,7 +45,7 @@ struct QuantizedRow {
 inline constexpr int kMaximaBlock = 64;  // logits that share a maximum, see block_maxima
 
 // Bounds of what the matrix kernels of any instruction set keep in scratch: an unpacked chunk with the corrections of
-// a pass over rows, and the corrections of the few rows for which weights are not unpacked first.
+// a pass over rows, and the corrections of the few rows whose tiles all unpack in registers.
 inline constexpr size_t kBlockScratchBytes = 128 * 1024;
 inline constexpr size_t kFloatScratchBytes = 16 * 1024;
 inline constexpr int kMaxFusedRows = 64;
