@@ -72,7 +72,8 @@ inline void accumulate(float* weighted, int64_t stride, const float* factor, con
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) acc[r][v] = mul(load(weighted + r * stride + v * kLanes), set1(factor[r]));
     for (int t = 0; t < tokens; ++t) {
-        if constexpr (T::kFetches) prefetch_stream(next + t * stride);
+        if constexpr (T::kFetches)
+            for (int i = 0; i < V * kLanes; i += 32) prefetch_stream(next + t * stride + i);
         F32 value[V];
         for (int v = 0; v < V; ++v) value[v] = T::load(values + t * stride + v * kLanes);
         for (int r = 0; r < R; ++r) {
