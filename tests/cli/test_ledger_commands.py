@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from lpx.bench.ledger import Ledger
+from lpx.bench.measurement import KINDS
 from lpx.cli.app import app
 from tests.bench.ledger.example_runs import ENVIRONMENT, NEWER_DRIVER, a_measurement
 from tests.cli.conftest import COMMAND
@@ -148,3 +149,16 @@ def test_names_of_others_neither_move_the_cursor_nor_ruin_the_table(ledger):
 def test_bounds_beyond_all_runs_are_refused(ledger, arguments):
     done = CliRunner().invoke(app, ["bench", "history", *arguments, "--ledger", str(ledger.path)])
     assert done.exit_code == 2, done.output
+
+
+@pytest.mark.parametrize("command", [("history",), ("history", "--json"), ("export",), ("plot", "runs.html")])
+def test_a_kind_that_no_command_measures_is_not_taken_for_an_empty_archive(ledger, command):
+    done = CliRunner().invoke(app, ["bench", *command, "--kind", "nope", "--ledger", str(ledger.path)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--kind 'nope' is not known; use one of latency, roofline, serve, decode, compare" in done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_that_there_is_can_be_asked_for(ledger, kind):
+    done = CliRunner().invoke(app, ["bench", "history", "--kind", kind, "--ledger", str(ledger.path)])
+    assert done.exit_code == 0, done.output

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+# The command that measured; `gate` measures what its baseline did, or compares.
+KINDS = ("latency", "roofline", "serve", "decode", "compare", "naive", "tune", "eval")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
@@ -33,7 +36,7 @@ class Subject:
 class Measurement:
     """One run of one workload."""
 
-    kind: str  # the command: "serve", "decode", "latency", "roofline", "compare", "naive", "tune", "eval"
+    kind: str  # of KINDS
     subject: Subject
     settings: Mapping[str, Any]  # JSON values; all that is needed to run the same workload again
     figures: Mapping[str, float]

@@ -18,7 +18,6 @@ _MEASURES = {
     "decode": ("lpx.bench.load", "measure_decode_again"),
     "eval": ("lpx.bench.evaluation", "measure_evaluation_again"),
 }
-KINDS = tuple(_MEASURES)
 
 
 def measure_again(kind: str, settings: Mapping[str, Any]) -> Measurement:
@@ -27,7 +26,8 @@ def measure_again(kind: str, settings: Mapping[str, Any]) -> Measurement:
     Raises ConfigError for a kind that cannot be run again, and what the measurement raises.
     """
     if kind not in _MEASURES:
-        raise ConfigError(f"a measurement of the kind {kind!r} cannot be run again; those of {', '.join(KINDS)} can")
+        able = ", ".join(_MEASURES)
+        raise ConfigError(f"a measurement of the kind {kind!r} cannot be run again; those of {able} can")
     module, name = _MEASURES[kind]
     measure: Callable[[Mapping[str, Any]], Measurement] = getattr(importlib.import_module(module), name)
     return measure(settings)

@@ -23,7 +23,7 @@ def _which(*names: str, help: str, **more: Any) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class RunSelection:
     model: Annotated[str | None, _which("--model", "-m", help="A part of the model's name.")] = None
-    kind: Annotated[str | None, _which("--kind", help="What was run: latency, serve, decode, …")] = None
+    kind: Annotated[str | None, _which("--kind", help="What was run: latency, serve, decode, …", metavar="NAME")] = None
     engine: Annotated[str | None, _which("--engine", help="lpx, llama.cpp, vllm, …")] = None
     device: Annotated[str | None, _which("--device", help="A part of the device's name: cpu, or a card.")] = None
     quantization: Annotated[str | None, _which("--quantization", help="A part of it, such as Q4_K.")] = None
@@ -40,12 +40,16 @@ class RunSelection:
         return open_ledger(self.ledger)
 
     def filter(self) -> RunFilter:
-        """Raises ConfigError for points in time that are none."""
+        """Raises ConfigError for points in time that are none, and for a kind that no command measures."""
         from datetime import datetime
 
         from lpx.bench.ledger import RunFilter
         from lpx.bench.ledger.moments import parse_moment
+        from lpx.bench.measurement import KINDS
+        from lpx.errors import ConfigError
 
+        if self.kind is not None and self.kind not in KINDS:
+            raise ConfigError(f"--kind {self.kind!r} is not known; use one of {', '.join(KINDS)}")
         now = datetime.now().astimezone()
         return RunFilter(
             model=self.model,
