@@ -64,6 +64,13 @@ def test_json_holds_every_report(bench):
     assert report["settings"]["endpoint_type"] == "lpx"
 
 
+def test_levels_ask_the_same_prompts_and_say_so(bench):
+    load = ("serve", "--max-concurrency", "2,4", "--num-prompts", "16", "--output-len", "1", "--json", "--no-ledger")
+    first, second = json.loads(bench(*load).stdout)["reports"]
+    assert not any("are asked" in warning for warning in first["warnings"])
+    assert any("are asked 2 times each, levels before counted" in warning for warning in second["warnings"])
+
+
 def test_decode_shows_slope_and_interval(bench):
     lengths = ("--output-lens", "2,12,24", "--input-len", "8", "--repeats", "2")
     done = bench("decode", "--concurrency", "1,2", *lengths, "--no-ledger", "--json")

@@ -175,13 +175,18 @@ def run_load(scripts: list[Script], *, tokenize: Callable[[str], int] | None = N
 
 
 def run_with_server(
-    scripts: list[Script], *, tokenize: Callable[[str], int] | None = None, api_key: str | None = None, **options: Any
+    scripts: list[Script],
+    *,
+    tokenize: Callable[[str], int] | None = None,
+    api_key: str | None = None,
+    sent_before: int = 0,
+    **options: Any,
 ) -> tuple[LoadReport, FakeServer]:
     async def main() -> tuple[LoadReport, FakeServer]:
         clock = ScriptedClock()
         async with FakeServer(clock, list(scripts), tokenize) as server:
             settings = {"max_concurrency": 1, "num_warmups": 0, "num_prompts": len(scripts), **options}
             settings = LoadSettings(base_url=f"http://127.0.0.1:{server.port}", **settings)
-            return await measure_load(settings, clock=clock, api_key=api_key), server
+            return await measure_load(settings, clock=clock, api_key=api_key, sent_before=sent_before), server
 
     return asyncio.run(main())

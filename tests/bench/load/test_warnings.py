@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bench.load.fake_server import run_load, words
 
 
@@ -32,6 +34,32 @@ def test_a_flat_ttft_curve_is_said():
 def test_the_same_prompt_again_and_again_is_said():
     report = run_load([words(0.1, 0.2)] * 2, unique_prompts=False, dataset_name="random")
     assert any("sent more than once" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("requests", "before", "said"),
+    [
+        (16, 0, None),
+        (48, 0, "16 different prompts are asked 3 times each: a server that drafts from its earlier answers"),
+        (20, 0, "16 different prompts are asked 1.2 times each on average: "),
+        (16, 16, "16 different prompts are asked 2 times each, levels before counted: "),
+    ],
+)
+def test_how_often_the_prompts_of_the_fixed_set_are_asked_is_said(requests, before, said):
+    report = run_load([words(0.1, 0.2)] * requests, dataset_name="fixed", sent_before=before)
+    found = [warning for warning in report.as_json()["warnings"] if "drafts from its earlier answers" in warning]
+    assert len(found) == (said is not None)
+    assert said is None or (found[0].startswith(said) and "--dataset-name random" in found[0])
+
+
+def test_random_prompts_are_asked_once():
+    report = run_load([words(0.1, 0.2)] * 48, dataset_name="random", sent_before=48)
+    assert not any("asked" in warning for warning in report.warnings)
+
+
+def test_a_set_that_is_not_gone_through_twice_repeats_nothing():
+    report = run_load([words(0.1, 0.2)] * 8, unique_prompts=False, dataset_name="fixed")
+    assert report.warnings == ()
 
 
 def test_a_rate_that_was_not_reached_is_said():

@@ -81,6 +81,7 @@ class PromptSet:
     warm_up: Callable[[int], Awaitable[Prompt]]  # the prompt of each of them
     lengths: Callable[[], str]  # how the lengths of the prompts made so far came about, for the report
     repeats: bool = False  # whether the same prompt is sent more than once
+    different: int | None = None  # requests that are taken in turns, beginnings of their own apart; None: no turns
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -107,8 +108,9 @@ async def make_prompts(
     Raises ConfigError for files that cannot be used, RequestFailedError when the server stops counting.
     """
     maker = _Maker(settings, counter, nonce)
+    different: int | None
     if settings.dataset_name in FILE_DATASETS:
-        supply, repeats = await _from_file(settings, maker)
+        supply, different = await _from_file(settings, maker)
         requests = supply.count
     else:
         make = {
@@ -118,11 +120,12 @@ async def make_prompts(
             "long": maker.long,
             "chat": maker.chat,
         }[settings.dataset_name]
-        requests, repeats = request_count(settings), not settings.makes_unique
+        requests, different = request_count(settings), maker.different
         jobs = math.ceil(requests / len(_CHAT_TURNS[0])) if settings.dataset_name == "chat" else requests
         supply = PromptSupply(make, jobs)
     await supply.make_ahead(progress)
-    return PromptSet(supply, requests, _warmup_count(settings), maker.warm_up, maker.lengths, repeats)
+    repeats = not settings.makes_unique and requests > (different or 1)
+    return PromptSet(supply, requests, _warmup_count(settings), maker.warm_up, maker.lengths, repeats, different)
 
 
 def _warmup_count(settings: LoadSettings) -> int:
@@ -131,8 +134,8 @@ def _warmup_count(settings: LoadSettings) -> int:
     return min(settings.max_concurrency or 1, MOST_WARMUPS_AT_ONCE)
 
 
-async def _from_file(settings: LoadSettings, maker: _Maker) -> tuple[PromptSupply, bool]:
-    """The file's prompts, and whether one of them is sent more than once."""
+async def _from_file(settings: LoadSettings, maker: _Maker) -> tuple[PromptSupply, int]:
+    """The file's prompts, and how many different ones these are."""
     assert settings.dataset_path is not None
     count = settings.num_prompts or (_DURATION_PROMPTS if settings.duration_s else None)
     read = read_jsonl if settings.dataset_name == "custom" else read_sharegpt
@@ -146,8 +149,7 @@ async def _from_file(settings: LoadSettings, maker: _Maker) -> tuple[PromptSuppl
         row = rows[number % len(rows)]
         return Job((maker.tagged(number, row.turns[0]),)) if settings.makes_unique else row
 
-    distinct = len({str(row.turns[0].content) for row in rows})
-    return PromptSupply(make, count), not settings.makes_unique and (count > len(rows) or distinct < len(rows))
+    return PromptSupply(make, count), len({str(row.turns[0].content) for row in rows})
 
 
 class _Maker:
@@ -161,6 +163,13 @@ class _Maker:
             (Path(__file__).parent / "data" / "fixed_prompts.json").read_text("utf-8")
         )
         self._fixed = [entry["text"] for entry in fixed]
+
+    @property
+    def different(self) -> int | None:
+        """Requests that the set takes turns with; None where each is made anew."""
+        if self._settings.dataset_name == "chat":
+            return sum(map(len, _CHAT_TURNS))
+        return len(self._fixed) if self._settings.dataset_name == "fixed" else None
 
     def lengths(self) -> str:
         """How the lengths of the prompts came about."""

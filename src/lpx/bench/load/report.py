@@ -80,6 +80,11 @@ class LoadReport:
         unknown = unknown_for_goodput(self.results, self.settings.goodput)
         object.__setattr__(self, "goodput_unknown", unknown)
 
+    @property
+    def sent(self) -> int:
+        """Requests, whatever came of them; without the warm-up."""
+        return len(self.results) + len(self.failures) + self.left_out
+
     def samples(self, latency: str) -> list[float]:
         """All values of one of `LATENCIES`, in milliseconds."""
         return latency_samples(self.results, latency)

@@ -62,11 +62,13 @@ async def measure_load(
     api_key: str | None = None,
     clock: Clock = time.perf_counter,
     stopping: asyncio.Event | None = None,
+    sent_before: int = 0,
 ) -> LoadReport:
     """Put the load on the server and report.
 
     `api_key` None takes `LPX_API_KEY` or `OPENAI_API_KEY` from the environment. `clock` must be monotonic. When
-    `stopping` is set, the report tells what was measured until then. Raises ServerUnreachableError when the server
+    `stopping` is set, the report tells what was measured until then. `sent_before` are requests of the same set that
+    the server was just sent, by loads before this one. Raises ServerUnreachableError when the server
     takes no request at all, ConfigError when the settings do not fit the server or their file cannot be used.
     """
     tell = progress or (lambda state: None)
@@ -78,7 +80,7 @@ async def measure_load(
         insecure=settings.insecure,
         timeout_s=settings.request_timeout_s,
     )
-    load = _Load(settings, client, clock, tell)
+    load = _Load(settings, client, clock, tell, sent_before)
     try:
         if await unless(stopping, load.prepare()):
             await unless(stopping, load.run())
@@ -112,6 +114,7 @@ class _Load:
     client: HttpClient
     clock: Clock
     tell: Tell
+    sent_before: int = 0
     nonce: str = ""
     subject: Subject | None = None
     model: str | None = None
@@ -355,6 +358,8 @@ class _Load:
             settings,
             self.prompts,
             self.results,
+            sent=self.sent,
+            sent_before=self.sent_before,
             peak_concurrency=self.peak,
             recounted=self.recounted,
             late_ticks=self.late_ticks / self.ticks if self.ticks else 0.0,

@@ -23,6 +23,8 @@ def load_warnings(
     prompts: PromptSet | None,
     results: Sequence[Result],
     *,
+    sent: int = 0,
+    sent_before: int = 0,
     peak_concurrency: int = 0,
     recounted: RecountedTokens | None = None,
     late_ticks: float = 0.0,
@@ -31,10 +33,12 @@ def load_warnings(
 ) -> list[str]:
     """One sentence each. `late_ticks` is the share of moments at which this client itself was late.
 
-    `prompts` is None where none were made, `kept` tells what of the answers is kept.
+    `prompts` is None where none were made, `kept` tells what of the answers is kept. `sent` are the requests of this
+    load, `sent_before` those of the same set that loads just before it sent.
     """
     found = [
         *_about_cache(settings, prompts, results, peak_concurrency),
+        *_about_earlier_answers(prompts, sent, sent_before),
         *_about_tokens(settings, results),
         *_about_goodput(settings, results),
         *_about_memory(prompts, kept),
@@ -93,6 +97,19 @@ def _about_cache(
             f"TTFT is flat: {short_ttft:.1f} ms for {short_len:.0f} tokens, {long_ttft:.1f} ms for {long_len:.0f}; "
             "the prompts may come from a prefix cache"
         )
+
+
+def _about_earlier_answers(prompts: PromptSet | None, sent: int, sent_before: int) -> Iterator[str]:
+    """A beginning of its own hides a prompt from a prefix cache, not from drafts made of answers to its like."""
+    if prompts is None or prompts.different is None or sent + sent_before <= prompts.different:
+        return
+    times = (sent + sent_before) / prompts.different
+    each = f"{times:.0f} times each" if times == int(times) else f"{times:.1f} times each on average"
+    yield (
+        f"{prompts.different} different prompts are asked {each}{', levels before counted' if sent_before else ''}: a "
+        "server that drafts from its earlier answers, as LPX does, is faster than with new prompts; --dataset-name "
+        "random asks each once"
+    )
 
 
 def _about_tokens(settings: LoadSettings, results: Sequence[Result]) -> Iterator[str]:

@@ -247,6 +247,7 @@ async def _measure(
     from lpx.bench.load import measure_load
 
     reports: list[LoadReport] = []
+    sent = 0
     for settings in all_settings:
         of = f" at {settings.max_concurrency}" if len(all_settings) > 1 else ""
 
@@ -254,11 +255,13 @@ async def _measure(
             status.show(_progress(state) + of)
 
         try:
-            reports.append(await measure_load(settings, tell, api_key=api_key, stopping=stopping))
+            report = await measure_load(settings, tell, api_key=api_key, stopping=stopping, sent_before=sent)
         except LpxError as error:
             if not reports:
                 raise
             return reports, error
+        reports.append(report)
+        sent += report.sent
         if stopping.is_set():
             break
     return reports, None
