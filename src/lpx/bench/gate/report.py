@@ -1,12 +1,13 @@
-"""What a gate found, as Markdown for people and as JSON values for programs."""
+"""What a gate found, as Markdown of 80 columns for people and as JSON values for programs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from lpx.bench.gate.adjusted import Comparison
-from lpx.bench.gate.conditions import is_speed
+from lpx.bench.gate.conditions import is_speed, short_name
 from lpx.bench.gate.gate import GateReport
 from lpx.bench.gate.trial import Decision, Outcome
 from lpx.bench.measurement import Subject
@@ -19,6 +20,9 @@ _HEADLINES = {
     Outcome.FAILED: "failed: slower than allowed",
     Outcome.UNDECIDED: "cannot judge",
 }
+_WIDTH = 80
+# Units of tokens a second, and decimals of percents: the first with which the table is no wider than `_WIDTH`.
+_STYLES = ((" tokens/s", 1), (" tok/s", 1), ("/s", 1), ("/s", 0))
 _VERDICTS = {Outcome.PASSED: "ok", Outcome.FAILED: "**worse**", Outcome.UNDECIDED: "undecided"}
 
 
@@ -30,16 +34,19 @@ def change_of(comparison: Comparison, figure: str) -> Interval:
 
 
 def gate_markdown(report: GateReport) -> str:
-    """A heading, a table with a line for each condition, and what one should know about it."""
+    """A heading, a table with a line for each condition, and what one should know about it.
+
+    Lines have 80 columns at most, but for a word that is longer than that.
+    """
     adjusted = any(None not in each.comparison.weather for each in report.decisions if each.comparison)
     lines = [
         f"## LPX gate: {_HEADLINES[report.outcome]}",
         "",
-        f"Against {markdown_text(report.against)}: {markdown_text(_described(report.after))}.",
+        *_lines(f"Against {markdown_text(report.against)}: {markdown_text(_described(report.after))}."),
         "",
-        f"| figure | allowed | before | now | {'change, same weather' if adjusted else 'change'} | |",
-        "|---|--:|--:|--:|--:|---|",
-        *(_row(decision) for decision in report.decisions),
+        f"| fail on | before | now | {'change, same weather' if adjusted else 'change'} | |",
+        "|---|--:|--:|--:|---|",
+        *_rows(report),
         "",
     ]
     notes = [*report.reasons, *(f"{difference}" for difference in report.differences), *_weather_notes(report)]
@@ -52,7 +59,7 @@ def gate_markdown(report: GateReport) -> str:
             f"{sessions[0][1]} sessions in {report.seconds:.0f} s. In brackets: where the true change lies in "
             f"{100 * confidence[0]:.0f} of 100 cases."
         )
-    lines += [f"- {markdown_text(note)}" for note in notes]
+    lines += [line for note in notes for line in _lines(markdown_text(note), "- ")]
     return "\n".join(lines) + "\n"
 
 
@@ -107,17 +114,44 @@ def _memory_share_json(share: Interval | None) -> dict[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
-def _row(decision: Decision) -> str:
+def _lines(text: str, mark: str = "") -> Iterator[str]:
+    """`text` behind `mark`, in lines that end at spaces; a longer path or address stays whole, for it to be copied."""
+    from rich.cells import cell_len
+
+    first, *words = text.split(" ")
+    line = mark + first
+    for word in words:
+        if cell_len(line) + 1 + cell_len(word) > _WIDTH:
+            yield line
+            line = " " * len(mark) + word
+        else:
+            line += f" {word}"
+    yield line
+
+
+def _rows(report: GateReport) -> list[str]:
+    from rich.cells import cell_len
+
+    rows: list[str] = []
+    for unit, decimals in _STYLES:
+        rows = [_row(decision, unit, decimals) for decision in report.decisions]
+        if all(cell_len(row) <= _WIDTH for row in rows):
+            break
+    return rows
+
+
+def _row(decision: Decision, unit: str, decimals: int) -> str:
     condition, comparison = decision.condition, decision.comparison
-    cells = [condition.name, condition.allowed]
+    cells = [f"{short_name(condition.figure)}:{condition.allowed.replace(' ', '')}"]
     if comparison is None:
         cells += ["", "", ""]
     else:
         change = change_of(comparison, condition.figure)
+        low, high = (_percent(bound, decimals).removesuffix(" %") for bound in (change.low, change.high))
         cells += [
-            _amount(comparison.before, condition.figure),
-            _amount(comparison.after, condition.figure),
-            f"{_percent(change.estimate)} ({_percent(change.low)} to {_percent(change.high)})",
+            _amount(comparison.before, condition.figure, unit),
+            _amount(comparison.after, condition.figure, unit),
+            f"{_percent(change.estimate, decimals)} ({low} to {high})",
         ]
     return f"| {' | '.join([*map(markdown_text, cells), _VERDICTS[decision.outcome]])} |"
 
@@ -156,15 +190,16 @@ def _described(subject: Subject) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _amount(value: float, figure: str) -> str:
+def _amount(value: float, figure: str, unit: str) -> str:
+    """`unit` is that of tokens a second."""
     if "_ms_" in figure:
         return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
-    unit = " tokens/s" if figure.endswith("tokens_per_second") else "/s"
-    return f"{value:.1f}{unit}"
+    number = f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+    return f"{number}{unit if figure.endswith('tokens_per_second') else '/s'}"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:+.1f} %" if abs(share) < 1e3 else "unknown"
+def _percent(share: float, decimals: int) -> str:
+    return f"{100 * share:+.{decimals}f} %" if abs(share) < 1e3 else "unknown"
 
 
 def _finite(value: float) -> float | None:
