@@ -68,8 +68,15 @@ def test_what_was_measured_is_in_the_ledger(tune, machine):
     ids = [step["run_id"] for step in outcome["steps"] if step["rounds"]]
     assert ids == list(range(1, len(ids) + 1))
     history = CliRunner().invoke(app, ["bench", "history", "--kind", "tune", "--json"])
-    if history.exit_code == 0:
-        assert len(json.loads(history.stdout)) == len(ids)
+    assert len(json.loads(history.stdout)) == len(ids)
+
+
+def test_history_says_which_option_each_comparison_tried(tune, machine):
+    assert tune("--isa", "portable", "--budget-s", "100", "--tag", "mine").exit_code == 0
+    head, first, *rest = CliRunner().invoke(app, ["bench", "history"]).stdout.splitlines()
+    assert head.endswith("TAGS")
+    assert first.endswith("mine threads=4")
+    assert any(line.endswith("mine speculative-config=suffix") for line in rest)
 
 
 def test_a_full_disk_ends_with_one_line(tune, machine, tmp_path, monkeypatch):

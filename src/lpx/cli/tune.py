@@ -95,8 +95,8 @@ def tune(
         done = sum(1 for step in state.steps if step["rounds"])
         print(plain_text(f"going on from {kept_at}: {count_of(done, 'step')} done"), file=sys.stderr)
 
-    def keep(measurement: Measurement) -> int | None:
-        return record(ledger_options, measurement, model=model)
+    def keep(measurement: Measurement, tried: str) -> int | None:
+        return record(ledger_options, measurement, model=model, tags=[tried])
 
     def save(state: TuneState) -> None:
         try:

@@ -111,14 +111,17 @@ def test_throughput_within_limits(options, machine):
 
 def test_every_comparison_is_recorded_and_can_be_made_again(options, machine):
     machine.speed = lambda info: {1: 0.5, 2: 1.0, 3: 0.4, 4: 1.3}[info.threads]
-    recorded = []
+    recorded, labels = [], []
 
-    def record(measurement):
+    def record(measurement, tried):
         recorded.append(measurement)
+        labels.append(tried)
         return len(recorded)
 
     outcome = tune(options, record=record)
     assert [step.run_id for step in outcome.steps if step.rounds] == list(range(1, len(recorded) + 1))
+    assert labels[:3] == ["threads=4", "threads=3", "speculative-config=suffix"]
+    assert labels[-1] == "all-together"
     first = recorded[0]
     assert (first.kind, first.subject.threads, first.settings["candidate"]["threads"]) == ("tune", 4, 4)
     assert first.figures["speed_ratio"] == pytest.approx(1.3, rel=0.02)

@@ -74,7 +74,7 @@ class Outcome:
         return self.excess <= 1
 
 
-Record = Callable[["Measurement"], "int | None"]
+Record = Callable[["Measurement", str], "int | None"]  # with what was tried, as `label` says it
 Tell = Callable[[str], None]
 
 
@@ -93,7 +93,7 @@ class Tuner:
         *,
         fixed: frozenset[str] = frozenset(),
         budget_s: float = 480.0,
-        record: Record = lambda measurement: None,
+        record: Record = lambda measurement, tried: None,
         save: Callable[[TuneState], None] = lambda state: None,
         tell: Tell = lambda what: None,
     ) -> None:
@@ -211,7 +211,8 @@ class Tuner:
             warm_up(candidate, self._workload)
             clock = _Clock()
             found = self._compare(self._engine, candidate, name)
-            run_id = self._keep_record(found, self._state.values, values, candidate, clock)
+            tried = label(variable.option, value)
+            run_id = self._keep_record(tried, found, self._state.values, values, candidate, clock)
             verdict, why = judge(self._goal, variable.exactness, found)
             step = _step_of(variable.option, value, verdict, why, found, run_id)
             if step.kept:
@@ -246,7 +247,8 @@ class Tuner:
             clock = _Clock()
             left = max(0.0, self._ends - monotonic())
             found = compare(start, self._engine, self._workload, slo=self._goal.slo, seconds=left)
-            run_id = self._keep_record(found, {}, self._state.values, self._engine, clock)
+            tried = label(CHECK, self._state.values)
+            run_id = self._keep_record(tried, found, {}, self._state.values, self._engine, clock)
             worse = found.slower and not (self._goal.slo and found.best.excess(self._goal.slo) > 1)
             verdict = "not kept" if worse else "kept"
             why = _against_start(found, worse)
@@ -260,6 +262,7 @@ class Tuner:
 
     def _keep_record(
         self,
+        tried: str,
         found: Comparison,
         best: Mapping[str, Any],
         values: Mapping[str, Any],
@@ -276,7 +279,7 @@ class Tuner:
             started=clock.started,
             seconds=monotonic() - clock.begun,
         )
-        return self._record(measurement)
+        return self._record(measurement, tried)
 
     def _add(self, step: Step) -> None:
         self._steps.append(step)
@@ -365,3 +368,8 @@ def describe(option: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return f"{spelled} {value.get('method', '')}".rstrip() if option != CHECK else option
     return f"{spelled} {value:g}" if isinstance(value, float) else f"{spelled} {value}"
+
+
+def label(option: str, value: Any) -> str:
+    """What was tried, as a tag of its run: `threads=1`, `speculative-config=ngram`, `all-together`."""
+    return CHECK.replace(" ", "-") if option == CHECK else describe(option, value).replace(" ", "=", 1)
