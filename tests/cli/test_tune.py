@@ -91,6 +91,26 @@ def test_a_full_disk_ends_with_one_line(tune, machine, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_tuning_that_is_done_says_what_is_best_and_that_the_defaults_stay(tune, machine, tmp_path):
+    done = tune("--threads", "1", "--budget-s", "100")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    assert "nothing that was tried is faster than the defaults without doubt, so they stay" in said
+    assert "the best found: p95 ttft 10 ms" in said
+    assert "so far" not in said
+    assert "Nothing that was tried is faster than the defaults" in (tmp_path / "lpx.toml").read_text()
+    machine.speed = lambda info: 1.0 if "suffix" in info.speculation and "auto" in info.speculation else 1.2
+    assert "the defaults" not in tune("--threads", "1", "--budget-s", "100", "--overwrite").stdout
+
+
+def test_a_tuning_that_is_not_done_says_so_far(tune, machine, tmp_path):
+    machine.stop_after = 20
+    said = " ".join(tune("--isa", "portable", "--budget-s", "100").stdout.split())
+    assert "the best so far: p95 ttft 10 ms" in said
+    assert "nothing that was tried so far is faster than the defaults" in said
+    assert "tried so far is faster" in (tmp_path / "lpx.toml").read_text()
+
+
 def test_limits_that_cannot_be_kept_end_with_1(tune, machine, tmp_path):
     machine.ttft_ms = lambda info: 50.0
     done = tune("--threads", "1", "--slo", "ttft:10", "--budget-s", "100")

@@ -197,6 +197,7 @@ def _as_json(outcome: Outcome, goal: Goal, output: Path) -> dict[str, Any]:
 
 
 def _print_outcome(outcome: Outcome, goal: Goal, output: Path) -> None:
+    from lpx.bench.tune.profile import nothing_kept
     from lpx.bench.tune.tuner import describe
 
     rows = [
@@ -206,9 +207,13 @@ def _print_outcome(outcome: Outcome, goal: Goal, output: Path) -> None:
     columns = ("change", "speed", "between", "kept", "why")
     print_table(columns, rows, right=("speed", "between"), folded=("change", "why"))
     best = outcome.best
-    if best is not None:
+    if best is not None or not outcome.values:
         print()
-        print_wrapped(f"the best so far: p95 ttft {best.ttft_ms_p95:.0f} ms, p95 itl {best.itl_ms_p95:.2f} ms")
+    if not outcome.values:
+        print_wrapped(nothing_kept(outcome))
+    if best is not None:
+        name = "the best found" if outcome.finished else "the best so far"
+        print_wrapped(f"{name}: p95 ttft {best.ttft_ms_p95:.0f} ms, p95 itl {best.itl_ms_p95:.2f} ms")
     if goal.slo and not outcome.keeps_slo:
         print_wrapped(f"{goal.slo.describe()} is NOT kept; nothing that was tried keeps it")
     if outcome.disturbed:

@@ -31,10 +31,16 @@ def tuned_profile(outcome: Outcome, goal: Goal, given: Mapping[str, Any], machin
     if goal.slo and not outcome.keeps_slo:
         heading.append("The limits are NOT kept: this is the nearest that was found.")
     if not outcome.values:
-        heading.append("Nothing that was tried is faster than the defaults without doubt, so they stay.")
+        heading.append(f"{nothing_kept(outcome).capitalize()}.")
     heading += [f"All together: {_gain(step)}." for step in outcome.steps if step.option == CHECK and step.kept]
     notes = {step.option: f"{_gain(step)}; {step.why}" for step in outcome.steps if step.kept and step.option != CHECK}
     return profile_text({**given, **outcome.values}, heading=heading, notes=notes)
+
+
+def nothing_kept(outcome: Outcome) -> str:
+    """What an outcome without values comes to, in words."""
+    tried = "nothing that was tried" if outcome.finished else "nothing that was tried so far"
+    return f"{tried} is faster than the defaults without doubt, so they stay"
 
 
 def _gain(step: Step) -> str:
