@@ -55,6 +55,16 @@ def test_a_gain_too_small_to_matter_is_none(monkeypatch):
     assert judge(Goal("latency"), "exact", found)[1] == "gains less than 2%"
 
 
+@pytest.mark.parametrize("ratios", [[0.5], [0.9, 0.91, 0.9], [1.006, 1.007, 1.008], [1.2, 0.9], [1.2, 1.21, 1.19]])
+@pytest.mark.parametrize("slo", [Slo(), Slo(5.0, None)])
+def test_answers_that_differ_are_counted_whatever_the_verdict_unless_an_option_is_exact(monkeypatch, ratios, slo):
+    found, _ = run(monkeypatch, ratios)
+    goal = Goal("latency", slo)
+    assert judge(goal, "rounding", found)[1].endswith("; rounds in another order: 0 of 1 greedy answers differ")
+    assert judge(goal, "lossy", found)[1].endswith("; keeps less precision: 0 of 1 greedy answers differ")
+    assert "answers" not in judge(goal, "exact", found)[1]
+
+
 def test_time_ends_an_open_comparison_after_three_rounds(monkeypatch):
     found, _ = run(monkeypatch, [1.2, 0.9, 1.2, 0.9], seconds=0.0)
     assert len(found.best.rounds) == 3

@@ -321,21 +321,22 @@ def judge(goal: Goal, exactness: Exactness, found: Comparison) -> tuple[Verdict,
             return "kept", f"keeps {slo.describe()}, which the best so far does not{differ}"
         if excess < 0.95 * before:
             return "kept", f"nearer to {slo.describe()}: {_missed(found.candidate)}{differ}"
-        return "not kept", f"misses {slo.describe()}: {_missed(found.candidate)}"
+        return "not kept", f"misses {slo.describe()}: {_missed(found.candidate)}{differ}"
     if slo and excess > 1:
-        return "not kept", f"would miss {slo.describe()}: {_missed(found.candidate)}"
+        return "not kept", f"would miss {slo.describe()}: {_missed(found.candidate)}{differ}"
     if found.hopeless:
-        return "not kept", "far slower: given up early"
+        return "not kept", f"far slower: given up early{differ}"
     if found.faster:
         return "kept", f"faster{differ}"
     if found.ratio.high < 1:
-        return "not kept", "slower"
+        return "not kept", f"slower{differ}"
     if found.ratio.high < 1 + LEAST_GAIN:
-        return "not kept", f"gains less than {LEAST_GAIN:.0%}"
-    return "not kept", "no clear difference"
+        return "not kept", f"gains less than {LEAST_GAIN:.0%}{differ}"
+    return "not kept", f"no clear difference{differ}"
 
 
 def _differences(exactness: Exactness, found: Comparison) -> str:
+    """How many answers differ, of an option that may change them; of an exact one only where some do, wrongly."""
     count, all_of = found.different_answers, len(found.best.rounds[0].answers)
     if exactness == "exact":
         return f"{count} of {all_of} answers differ" if count else ""
