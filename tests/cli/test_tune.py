@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import signal
 import subprocess
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -133,8 +136,8 @@ def test_interrupted_tuning_goes_on_with_the_same_command(tune, machine, tmp_pat
     machine.stop_after = 20
     first = tune("--isa", "portable", "--budget-s", "100")
     assert first.exit_code == 130
-    assert "not finished: the same command goes on" in first.stdout
-    assert "Not finished" in (tmp_path / "lpx.toml").read_text()
+    assert "NOT finished: it was interrupted" in first.stdout
+    assert "NOT finished" in (tmp_path / "lpx.toml").read_text()
     machine.stop_after = None
     other = tune("--budget-s", "100")
     assert other.exit_code == 2
@@ -143,7 +146,25 @@ def test_interrupted_tuning_goes_on_with_the_same_command(tune, machine, tmp_pat
     second = tune("--isa", "portable", "--budget-s", "100")
     assert second.exit_code == 0, second.output
     assert "going on from lpx.toml.tuning.json" in second.stderr
-    assert "Not finished" not in (tmp_path / "lpx.toml").read_text()
+    assert "NOT finished" not in (tmp_path / "lpx.toml").read_text()
+
+
+def test_where_time_runs_out_the_profile_is_written_and_said_to_be_incomplete(tune, machine, tmp_path, monkeypatch):
+    moments = itertools.count(0, 7)  # seconds
+    monkeypatch.setattr("lpx.bench.tune.tuner.monotonic", lambda: next(moments))
+    first = tune("--threads", "1", "--duration", "100")
+    assert first.exit_code == 0, first.output  # what is written can be used, and the bound was asked for
+    *_, wrote, said = " ".join(first.stdout.split()).partition("wrote lpx.toml:")
+    assert wrote
+    assert re.search(r"NOT finished: the time was over before \d+ values? w\w+ tried, and this profile holds", said)
+    assert "The same command goes on" in said
+    assert "NOT finished: the time was over" in (tmp_path / "lpx.toml").read_text()
+    assert (tmp_path / "lpx.toml.tuning.json").exists()  # by which a script can tell
+    monkeypatch.setattr("lpx.bench.tune.tuner.monotonic", time.monotonic)
+    second = tune("--threads", "1", "--duration", "100")
+    assert second.exit_code == 0, second.output
+    assert "NOT finished" not in second.stdout
+    assert not (tmp_path / "lpx.toml.tuning.json").exists()
 
 
 def test_interrupted_before_the_first_step_it_goes_on_too(tune, machine, tmp_path):

@@ -64,7 +64,8 @@ def tune(
     """Change one option at a time, keep what is faster without doubt, and write a profile.
 
     Starts from the defaults. Options that are given, here, in the environment or by --profile, stay as they are. Ctrl-C
-    writes what is known; the same command then goes on. Exit code 1: the limits of --slo cannot be kept.
+    writes what is known, and so does the end of --duration; the same command then goes on. Exit codes: 0 the profile is
+    written, 1 the limits of --slo cannot be kept, 130 Ctrl-C.
 
     Example: lpx tune --model smollm2-135m --target latency -o lpx.toml
 
@@ -197,7 +198,7 @@ def _as_json(outcome: Outcome, goal: Goal, output: Path) -> dict[str, Any]:
 
 
 def _print_outcome(outcome: Outcome, goal: Goal, output: Path) -> None:
-    from lpx.bench.tune.profile import nothing_kept
+    from lpx.bench.tune.profile import nothing_kept, unfinished
     from lpx.bench.tune.tuner import describe
 
     rows = [
@@ -223,7 +224,7 @@ def _print_outcome(outcome: Outcome, goal: Goal, output: Path) -> None:
         )
     print(plain_text(f"wrote {output}: lpx serve --profile {output}"))
     if not outcome.finished:
-        print("not finished: the same command goes on")
+        print_wrapped(unfinished(outcome))
 
 
 def _speed_cells(step: Step) -> tuple[str, str]:

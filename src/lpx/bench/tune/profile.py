@@ -23,7 +23,7 @@ def tuned_profile(outcome: Outcome, goal: Goal, given: Mapping[str, Any], machin
         "Use it with: lpx serve --profile FILE (run, chat and bench latency take it, too).",
     ]
     if not outcome.finished:
-        heading.append("Not finished: the same command goes on.")
+        heading.append(f"{unfinished(outcome)}.")
     if outcome.disturbed:
         heading.append(
             f"Other programs used {outcome.others_share:.0%} of the processors: repeat it on a quiet machine."
@@ -35,6 +35,14 @@ def tuned_profile(outcome: Outcome, goal: Goal, given: Mapping[str, Any], machin
     heading += [f"All together: {_gain(step)}." for step in outcome.steps if step.option == CHECK and step.kept]
     notes = {step.option: f"{_gain(step)}; {step.why}" for step in outcome.steps if step.kept and step.option != CHECK}
     return profile_text({**given, **outcome.values}, heading=heading, notes=notes)
+
+
+def unfinished(outcome: Outcome) -> str:
+    """Why a tuning that is not finished ended, in words."""
+    count = len(outcome.out_of_time)
+    values = "1 value was" if count == 1 else f"{count} values were"
+    why = "it was interrupted" if outcome.interrupted else f"the time was over before {values} tried"
+    return f"NOT finished: {why}, and this profile holds what was found until then. The same command goes on"
 
 
 def nothing_kept(outcome: Outcome) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _ROUNDS_EXPECTED = 5  # of a comparison, for sizing the rounds by the budget
 _LONGEST_ROUND_S, _SHORTEST_ROUND_S = 8.0, 0.5
 _CHECK_SHARE = 0.15  # of the budget, kept for comparing the outcome with the start
+_NO_TIME = "no time left"  # why a step was not tried
 CHECK = "all together"  # the option that a step names when it compares the outcome with the start
 
 Verdict = str  # "kept", "not kept", "not tried"
@@ -72,6 +73,11 @@ class Outcome:
     @property
     def keeps_slo(self) -> bool:
         return self.excess <= 1
+
+    @property
+    def out_of_time(self) -> tuple[Step, ...]:
+        """What was not tried because the time was over."""
+        return tuple(step for step in self.steps if step.why == _NO_TIME)
 
 
 Record = Callable[["Measurement", str], "int | None"]  # with what was tried, as `label` says it
@@ -188,7 +194,7 @@ class Tuner:
         while (value := next(self._untried(variable), None)) is not None:
             if monotonic() > self._ends - _CHECK_SHARE * self._budget_s:
                 self._short_of_time = True
-                self._steps.append(Step(variable.option, value, "not tried", "no time left"))
+                self._steps.append(Step(variable.option, value, "not tried", _NO_TIME))
                 continue
             self._try_value(variable, value)
 
