@@ -68,6 +68,17 @@ def test_json_ledger_and_report_say_the_same(evaluate, tiny: TinyFiles, tmp_path
     assert again.figures["kl_nats_mean"] == divergence["kl"]
 
 
+def test_weights_that_are_the_references_have_a_line(evaluate, tiny: TinyFiles, tmp_path) -> None:
+    page = tmp_path / "quality.md"
+    subject = (str(tiny.unquantized), "--kv-cache-dtype", "q8")
+    done = evaluate(*subject, *FAST, "--checks", "weights", "--gate", "weights", "--report", str(page))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\nweights: both run the same weights; only the KV types differ\n" in done.stdout
+    assert "  passed   weights  both run the same weights" in done.stdout
+    assert "## Weights\n\nBoth run the same weights" in page.read_text()
+    assert "weights:" not in evaluate(*subject, *FAST, "--checks", "distributions").stdout
+
+
 def test_without_reference_there_is_perplexity(evaluate, tiny: TinyFiles) -> None:
     done = evaluate(str(tiny.unquantized), *FAST)
     assert done.returncode == 0, done.stderr

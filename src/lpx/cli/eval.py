@@ -177,9 +177,9 @@ def _print(found: Evaluation, verdicts: list[Verdict]) -> None:
             right=("perplexity", "mean KL", "same token"),
             folded=("text",),
         )
-    if found.weights is not None:
+    if said := report.weights_summary(found):
         print()
-        print_wrapped(f"weights: {report.weights_summary(found)}")
+        print_wrapped(f"weights: {said}")
         for name, kind, finding in report.weight_rows(found):
             print_wrapped(f"  {name} {kind}: {finding}" if finding else f"  {name}", "    ")
     if (stability := found.subject.stability) is not None:

@@ -101,6 +101,7 @@ class Evaluation:
     perplexity: Perplexity | None
     divergence: Divergence | None
     weights: WeightsReport | None
+    same_weights: bool = False  # both sides run the same, so there was nothing to compare
 
 
 def evaluate(settings: EvalSettings, progress: Progress | None = None) -> Evaluation:
@@ -116,9 +117,10 @@ def evaluate(settings: EvalSettings, progress: Progress | None = None) -> Evalua
     if "review" in settings.checks:
         items = bundled_review() if settings.review_set is None else read_review(settings.review_set)
     texts = read_texts(settings.texts) if settings.texts else bundled_texts()
-    weights, scored = None, _Scored()
-    if "weights" in settings.checks and reference is not None and not differ_in_kv_only(subject, reference):
-        weights = compare_weights(subject, reference, progress)
+    weights, same_weights, scored = None, False, _Scored()
+    if "weights" in settings.checks and reference is not None:
+        same_weights = differ_in_kv_only(subject, reference)
+        weights = None if same_weights else compare_weights(subject, reference, progress)
     if "distributions" in settings.checks:
         scored = _score(settings, texts, progress)
     sides: list[Side | None] = []
@@ -133,6 +135,7 @@ def evaluate(settings: EvalSettings, progress: Progress | None = None) -> Evalua
         perplexity=scored.perplexity,
         divergence=scored.divergence,
         weights=weights,
+        same_weights=same_weights,
     )
 
 

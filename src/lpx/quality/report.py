@@ -67,9 +67,12 @@ def weight_rows(evaluation: Evaluation) -> list[Row]:
     return rows
 
 
-def weights_summary(evaluation: Evaluation) -> str:
-    """One line about all tensors."""
-    assert evaluation.weights is not None
+def weights_summary(evaluation: Evaluation) -> str | None:
+    """One line about all tensors; None where they were not to be compared."""
+    if evaluation.same_weights:
+        return "both run the same weights; only the KV types differ"
+    if evaluation.weights is None:
+        return None
     tensors, faulty = evaluation.weights.tensors, evaluation.weights.faulty
     error = max(tensor.relative_error for tensor in tensors)
     if faulty:
@@ -130,8 +133,8 @@ def markdown(settings: EvalSettings, evaluation: Evaluation, verdicts: Sequence[
         said += "; weights as F16, so that only the KV types differ." if evaluation.dequantized else "."
         parts += ["## Distributions", "", said, "", *_table(("figure", "value", ""), rows), ""]
         parts += [*_table(("text", "perplexity", "mean KL", "same likeliest token"), text_rows(evaluation)), ""]
-    if evaluation.weights is not None:
-        parts += ["## Weights", "", f"{weights_summary(evaluation)}.", ""]
+    if (summary := weights_summary(evaluation)) is not None:
+        parts += ["## Weights", "", f"{summary[0].upper()}{summary[1:]}.", ""]
         if rows := weight_rows(evaluation):
             parts += [*_table(("tensor", "type", "finding"), rows), ""]
     if (stability := evaluation.subject.stability) is not None:
