@@ -77,6 +77,20 @@ def test_show_holds_everything(lpx, ledger):
     assert "no run 9;" in one_line(lpx("bench", "show", "9"), 2)
 
 
+def test_a_hash_is_shown_whole_where_it_fits_and_never_broken(ledger):
+    digest = "0123456789abcdef" * 4
+    run_id = ledger.record(a_measurement(subject={"model_sha256": digest}), environment=ENVIRONMENT)
+
+    def show(*arguments, **environment):
+        command = ["bench", "show", str(run_id), "--ledger", str(ledger.path), *arguments]
+        return CliRunner().invoke(app, command, env=environment).stdout
+
+    assert ["sha256", "0123456789abcdef…"] in [line.split() for line in show(COLUMNS="80").splitlines()]
+    assert ["sha256", digest] in [line.split() for line in show(COLUMNS="120").splitlines()]
+    assert ["sha256", digest] in [line.split() for line in show(COLUMNS="").splitlines()]  # a pipe has room
+    assert json.loads(show("--json", COLUMNS="80"))["subject"]["model_sha256"] == digest
+
+
 def test_notes_and_removal(lpx, ledger):
     assert lpx("bench", "note", "2", "第二次", "--tag", "慢").returncode == 0
     assert (ledger.get(2).note, ledger.get(2).tags) == ("第二次", ("慢",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from lpx.bench.ledger import Run
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, every sample included.")]
+_HASH = re.compile(r"[0-9a-f]{40,128}")
+_SHOWN_DIGITS = 16  # of a hash that has no room: enough to tell models apart
 
 
 def show(
@@ -80,7 +83,7 @@ def _print_run(run: Run) -> None:
 
 
 def _print_section(title: str, lines: Iterable[tuple[str, object]]) -> None:
-    """Names and values below each other; what is not known is left out."""
+    """Names and values below each other; what is not known is left out, and a hash without room is shortened."""
     from lpx.cli.tables import line_width, wrapped
     from lpx.plain_text import plain_text
 
@@ -92,7 +95,10 @@ def _print_section(title: str, lines: Iterable[tuple[str, object]]) -> None:
     width = max(len(name) for name, _ in kept)
     room = line_width()
     for name, text in kept:
-        first, *rest = wrapped(text, None if room is None else max(20, room - width - 4))
+        left = None if room is None else max(20, room - width - 4)
+        if left is not None and len(text) > left and _HASH.fullmatch(text):
+            text = f"{text[:_SHOWN_DIGITS]}…"
+        first, *rest = wrapped(text, left)
         print(f"  {name:<{width}}  {first}")
         for line in rest:
             print(f"  {'':<{width}}  {line}")
