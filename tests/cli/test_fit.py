@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 from lpx.bench.roofline import measure_roofline
 from lpx.cli.app import app
-from tests.reference.model_files import write_hf_folder
+from lpx.store import find_stored
+from lpx.store.importing import import_model
+from tests.reference.model_files import write_hf_folder, write_model_gguf
 from tests.reference.tiny_models import make_tiny
 
 
@@ -40,6 +42,33 @@ def test_json_and_the_file_as_it_is(fit, smollm2_path):
     assert report["rows"][0]["precision"] == "file"
     assert report["rows"][0]["tokens_per_second"] == pytest.approx(373, rel=0.01)
     assert report["target"]["bandwidth_source"] == "given"
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A model folder with one model, whose file has another name and calls itself something else."""
+    file = tmp_path / "tiny-instruct-q4_1.gguf"
+    write_model_gguf(file, *make_tiny("llama", seed=1))
+    import_model(file, tmp_path / "models", name="千问-tiny")
+    return tmp_path / "models"
+
+
+@pytest.mark.parametrize("by", ["name", "path"])
+def test_a_model_has_its_name_in_the_model_folder_and_its_file_is_said(fit, stored, by):
+    path = find_stored("千问-tiny", stored).path
+    named = ("千问-tiny" if by == "name" else str(path), "--models-dir", str(stored))
+    first, second, *_ = fit(*named, COLUMNS="").stdout.splitlines()
+    assert first.startswith("千问-tiny (llama): ")
+    assert second == f"from {path} (it calls itself tiny llama)"
+    model = json.loads(fit(*named, "--json").stdout)["model"]
+    assert (model["name"], model["own_name"], model["path"]) == ("千问-tiny", "tiny llama", str(path))
+
+
+def test_a_file_elsewhere_is_named_by_its_own_name(fit, stored, tmp_path):
+    file = tmp_path / "tiny-instruct-q4_1.gguf"
+    first, second, *_ = fit(str(file), "--models-dir", str(stored), COLUMNS="").stdout.splitlines()
+    assert first.startswith("tiny-instruct-q4_1 (llama): ")
+    assert second == f"from {file} (it calls itself tiny llama)"
 
 
 def test_what_was_measured_is_remembered(fit, monkeypatch):

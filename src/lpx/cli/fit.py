@@ -13,10 +13,13 @@ from lpx.cli.bench.recording import LedgerOptions, record
 from lpx.cli.option_groups import size_parameter, spread_options
 from lpx.cli.status_line import StatusLine
 from lpx.cli.tables import print_table, print_wrapped
+from lpx.plain_text import shortened
 
 if TYPE_CHECKING:
     from lpx.bench.fit import FitModel, FitReport, FitRow, FitTarget
     from lpx.doctor.gpu_table import Gpu
+
+_LONGEST_NAME = 80  # of what a file calls itself: beyond it is no name
 
 
 @spread_options
@@ -135,7 +138,8 @@ def _describe_model(model: FitModel) -> list[str]:
         f"context {config.max_position:,}"
     ]
     if model.path is not None:
-        lines.append(f"from {model.path}")
+        called = "" if model.own_name is None else f" (it calls itself {shortened(model.own_name, _LONGEST_NAME)})"
+        lines.append(f"from {model.path}{called}")
     return lines + [f"note: {note}" for note in model.notes]
 
 

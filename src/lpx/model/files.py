@@ -124,6 +124,7 @@ class ModelFiles:
         eos_token_ids: the union of what every part of the model names as end of text or turn.
         chat_template: as shipped; None when the model has none.
         pooling: how hidden states become an embedding.
+        own_name: what the file's metadata calls the model; None where they do not.
         ignored_tensors: tensors that are knowingly left alone.
     """
 
@@ -139,11 +140,13 @@ class ModelFiles:
         eos_token_ids: frozenset[int],
         chat_template: str | None,
         pooling: Pooling,
+        own_name: str | None = None,
     ) -> None:
         self.path = path
         self.format: Literal["gguf", "safetensors"] = format
         self.config: ModelConfig = weight_map.config
         self.name = self.config.name
+        self.own_name = own_name
         self.tokenizer_source = tokenizer_source
         self.eos_token_ids = eos_token_ids
         self.chat_template = chat_template
@@ -280,6 +283,7 @@ def _open_gguf(path: Path, max_model_len: int | None) -> ModelFiles:
         template = metadata.get("tokenizer.chat_template")
         if template is not None and not isinstance(template, str):
             raise ModelFileError(f"{where}: tokenizer.chat_template is not a string")
+        called = metadata.get("general.name")
         return ModelFiles(
             path=path,
             format="gguf",
@@ -290,6 +294,7 @@ def _open_gguf(path: Path, max_model_len: int | None) -> ModelFiles:
             eos_token_ids=source.eos_ids,
             chat_template=template,
             pooling=pooling_from_gguf(metadata, source.eos_id, bool(source.add_eos), where),
+            own_name=(called.strip() or None) if isinstance(called, str) else None,
         )
     except BaseException:
         for file in files:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lpx.model.models_dir import models_dir
 from lpx.store.catalog import CATALOG, DEFAULT_MODEL, CatalogEntry, catalog_entry
-from lpx.store.folder import StoredModel, find_stored, list_models, list_versions, named_as_stored
+from lpx.store.folder import StoredModel, find_stored, list_models, list_versions, named_as_stored, stored_name
 
 if TYPE_CHECKING:
     from lpx.store.locks import Progress
@@ -29,6 +29,7 @@ __all__ = [
     "named_as_stored",
     "pull",
     "pull_version",
+    "stored_name",
 ]
 
 

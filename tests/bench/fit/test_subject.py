@@ -82,7 +82,7 @@ def test_a_folder_a_config_and_a_folder_without_weights_are_one_model(resolve, t
 
 def test_a_model_of_the_store_is_found_by_name(tmp_path, smollm2_path, models_folder):
     model = resolve_subject(store.DEFAULT_MODEL, models_folder)
-    assert (model.origin, model.path) == ("file", smollm2_path)
+    assert (model.name, model.origin, model.path) == (store.DEFAULT_MODEL, "file", smollm2_path)
     assert resolve_subject(store.DEFAULT_MODEL, tmp_path).notes == ("98 MB as lpx models pull smollm2-135m brings it",)
 
 

@@ -71,6 +71,7 @@ class FitReport:
         return {
             "model": {
                 "name": model.name,
+                "own_name": model.own_name,
                 "origin": model.origin,
                 "path": None if model.path is None else str(model.path),
                 "architecture": config.architecture,

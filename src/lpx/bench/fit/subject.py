@@ -34,6 +34,7 @@ class FitModel:
     config: ModelConfig
     parameters: float
     path: Path | None = None  # of the file, the folder or the config
+    own_name: str | None = None  # what the file itself calls the model
     matrices: tuple[Matrix, ...] = ()  # as the file holds them; empty without a file
     file_bytes: int | None = None
     scale: float = 1.0  # weights of `config` times this are the model's: for a number of parameters
@@ -59,7 +60,8 @@ def resolve_subject(name: str, models_dir: Path) -> FitModel:
         return _from_config(path)
     stored = None if path.exists() else store.find_stored(name, models_dir)
     if path.exists() or stored is not None:
-        return _from_path(stored.path if stored is not None else path)
+        found = path if stored is None else stored.path
+        return _from_path(found, store.stored_name(str(found), models_dir))
     known = _known_models().get(_plain(name)) or _known_models().get(_plain(name.rsplit("/", 1)[-1]))
     if name in store.CATALOG:
         entry = store.CATALOG[name]
@@ -83,7 +85,8 @@ def known_names() -> list[str]:
     return [row["name"] for row in _known_models().values()]
 
 
-def _from_path(path: Path) -> FitModel:
+def _from_path(path: Path, stored_name: str | None) -> FitModel:
+    """By the name that it has in the model folder, as everywhere; else by its file's."""
     from lpx.model.files import open_model, resolve_model
 
     if path.is_dir() and (path / "config.json").exists() and not any(path.glob("*.safetensors")):
@@ -91,8 +94,9 @@ def _from_path(path: Path) -> FitModel:
     with open_model(resolve_model(str(path))) as files:
         matrices = tuple(files.matrix_shapes())
         return FitModel(
-            name=files.name,
+            name=stored_name or files.name,
             origin="file",
+            own_name=files.own_name,
             config=files.config,
             parameters=sum(rows * columns for _, _, (rows, columns) in matrices),
             path=files.path,
