@@ -318,27 +318,33 @@ def usable_processors() -> int:
 
 def judge(goal: Goal, exactness: Exactness, found: Comparison) -> tuple[Verdict, str]:
     """Whether a candidate is to be kept, and why, in words."""
-    slo, excess, before = goal.slo, found.candidate.excess(goal.slo), found.best.excess(goal.slo)
     differ = _differences(exactness, found)
     if exactness == "exact" and found.different_answers:
         return "not kept", f"{differ}, which must not be: please report it"
+    verdict, why = _judge_speed(goal, found)
+    return verdict, f"{why}{differ}"
+
+
+def _judge_speed(goal: Goal, found: Comparison) -> tuple[Verdict, str]:
+    """The same by the limits and the speed alone."""
+    slo, excess, before = goal.slo, found.candidate.excess(goal.slo), found.best.excess(goal.slo)
     if slo and before > 1:
         if excess <= 1:
-            return "kept", f"keeps {slo.describe()}, which the best so far does not{differ}"
+            return "kept", f"keeps {slo.describe()}, which the best so far does not"
         if excess < 0.95 * before:
-            return "kept", f"nearer to {slo.describe()}: {_missed(found.candidate)}{differ}"
-        return "not kept", f"misses {slo.describe()}: {_missed(found.candidate)}{differ}"
+            return "kept", f"nearer to {slo.describe()}: {_missed(found.candidate)}"
+        return "not kept", f"misses {slo.describe()}: {_missed(found.candidate)}"
     if slo and excess > 1:
-        return "not kept", f"would miss {slo.describe()}: {_missed(found.candidate)}{differ}"
+        return "not kept", f"would miss {slo.describe()}: {_missed(found.candidate)}"
     if found.hopeless:
-        return "not kept", f"far slower: given up early{differ}"
+        return "not kept", "far slower: given up early"
     if found.faster:
-        return "kept", f"faster{differ}"
+        return "kept", "faster"
     if found.ratio.high < 1:
-        return "not kept", f"slower{differ}"
+        return "not kept", "slower"
     if found.ratio.high < 1 + LEAST_GAIN:
-        return "not kept", f"gains less than {LEAST_GAIN:.0%}{differ}"
-    return "not kept", f"no clear difference{differ}"
+        return "not kept", f"gains less than {LEAST_GAIN:.0%}"
+    return "not kept", "no clear difference"
 
 
 def _differences(exactness: Exactness, found: Comparison) -> str:
