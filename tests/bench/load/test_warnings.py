@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.load.fake_server import run_load, words
+from tests.bench.load.fake_server import DONE, Script, run_load, text, usage, words
 
 
 def test_prompts_from_the_prefix_cache_are_said_with_their_share():
@@ -65,3 +65,25 @@ def test_a_set_that_is_not_gone_through_twice_repeats_nothing():
 def test_a_rate_that_was_not_reached_is_said():
     report = run_load([words(0.001, 0.002, tokens=2)] * 30, request_rate=1e6, max_concurrency=1)
     assert any("the rate was not reached" in warning for warning in report.warnings)
+
+
+def test_answers_that_end_without_a_reason_are_said():
+    broken = Script([(0.1, text("a ")), (0.2, text("b ")), (0.2, usage(2) + DONE)])
+    report = run_load([words(0.1, 0.2), broken, words(0.1, 0.2), broken])
+    assert [warning for warning in report.warnings if "finish reason" in warning] == [
+        "2 of 4 answers ended without a finish reason: the server may have broken them off, as some do when the next "
+        "request comes"
+    ]
+    assert not any("finish reason" in warning for warning in run_load([words(0.1, 0.2)] * 4).warnings)
+
+
+def test_answers_shorter_than_ignore_eos_asks_for_are_said():
+    answers = [words(0.1, 0.2, tokens=tokens) for tokens in (64, 58, 57, 3)]  # of 64; nine tenths are 57.6
+    asked = {"dataset_name": "random", "output_len": 64}
+    report = run_load(answers, ignore_eos=True, **asked)
+    assert [warning for warning in report.warnings if "--ignore-eos" in warning] == [
+        "2 of 4 answers are shorter than --ignore-eos asks for: 30 tokens on average where 64 were wanted; the server "
+        "does not take it, or broke them off"
+    ]
+    for more in ({}, {"ignore_eos": True, "extra_body": {"max_tokens": 3}}):  # they may end; the body asks for less
+        assert not any("--ignore-eos" in warning for warning in run_load(answers, **asked, **more).warnings)

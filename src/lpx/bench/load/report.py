@@ -27,6 +27,7 @@ class Result:
     sent_s: float  # since the start of the load
     late_s: float  # sent so much later than it was due, because max_concurrency were under way
     wanted_input: int | None  # tokens that the prompt was made for
+    wanted_output: int  # tokens, at most
     timings: Timings
     text: str | None  # None: not kept, because the texts of earlier answers take all the memory for them
     hidden: str | None

@@ -295,6 +295,7 @@ class _Load:
                     sent_s=answer.sent_s - self.began_s,
                     late_s=late_s,
                     wanted_input=prompt.input_len,
+                    wanted_output=prompt.output_len,
                     timings=timings_of(answer),
                     text=answer.content,
                     hidden=answer.hidden,

@@ -15,6 +15,7 @@ _FLAT = 1.25  # of TTFT between short and long prompts
 _LONGER = 2.0  # times as many tokens in long prompts as in short ones
 _LONG_TOKENS = 256  # below, TTFT may be all overhead
 _QUIET_CONCURRENCY = 4  # above, waiting for other requests hides what a prompt costs
+_SHORT_ANSWER = 0.9  # of the tokens wanted; texts that are encoded again may miss some
 _CACHE_SETS = ("prefix_repetition", "chat")  # whose subject is the cache
 
 
@@ -40,6 +41,7 @@ def load_warnings(
         *_about_cache(settings, prompts, results, peak_concurrency),
         *_about_earlier_answers(prompts, sent, sent_before),
         *_about_tokens(settings, results),
+        *_about_ends(settings, results),
         *_about_goodput(settings, results),
         *_about_memory(prompts, kept),
     ]
@@ -158,6 +160,30 @@ def _about_tokens(settings: LoadSettings, results: Sequence[Result]) -> Iterator
         yield (
             f"{len(off)} of {len(results)} prompts are not as long as wanted: the server counts "
             f"{statistics.fmean(lengths):.0f} tokens on average where {off[0].wanted_input} were wanted"
+        )
+
+
+def _about_ends(settings: LoadSettings, results: Sequence[Result]) -> Iterator[str]:
+    """Answers that are whole by the protocol, and yet seem to be broken off."""
+    endless = sum(result.finish_reason is None for result in results)
+    if endless:
+        yield (
+            f"{endless} of {len(results)} answers ended without a finish reason: the server may have broken them off, "
+            "as some do when the next request comes"
+        )
+    if not settings.ignore_eos or "max_tokens" in settings.extra_body:
+        return
+    short = [
+        (result.timings.output_tokens, result.wanted_output)
+        for result in results
+        if result.timings.output_tokens is not None
+        and result.timings.output_tokens < _SHORT_ANSWER * result.wanted_output
+    ]
+    if short:
+        got, wanted = (statistics.fmean(column) for column in zip(*short, strict=True))
+        yield (
+            f"{len(short)} of {len(results)} answers are shorter than --ignore-eos asks for: {got:.0f} tokens on "
+            f"average where {wanted:.0f} were wanted; the server does not take it, or broke them off"
         )
 
 
