@@ -200,19 +200,24 @@ void AttentionStage::attend(int64_t layer, const LayerWeights& weights, const Ro
         if (i >= std::ssize(plan.tasks)) return;
         // The other threads are likely to take the tasks between.
         const Task& later = plan.tasks[i + threads_ < std::ssize(plan.tasks) ? i + threads_ : i];
-        run(layer, weights, rows, plan, plan.tasks[i], first_block(layer, plan, later), scratch_[thread]);
+        run(layer, weights, rows, plan, plan.tasks[i], first_blocks(layer, plan, later), scratch_[thread]);
     }
 }
 
-const std::byte* AttentionStage::first_block(int64_t layer, const Plan& plan, const Task& task) const {
+// The second is the first again where the task reads one block only.
+AttentionStage::Upcoming AttentionStage::first_blocks(int64_t layer, const Plan& plan, const Task& task) const {
     const Tile& tile = tiles_[task.tile];
     int64_t begin = task.split_begin * kSplitTokens;
     if (plan.window > 0) begin = std::max(begin, tile.position - plan.window + 1);
-    return cache_.at(layer, task.kv_head) + block_table(tile.sequence)[begin / kKvBlock] * cache_.block_pitch();
+    const int64_t first = begin / kKvBlock, last = (end_of(task) - 1) / kKvBlock;
+    const auto block = [&](int64_t index) {
+        return cache_.at(layer, task.kv_head) + block_table(tile.sequence)[index] * cache_.block_pitch();
+    };
+    return {block(first), block(std::min(first + 1, last))};
 }
 
 void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows& rows, const Plan& plan,
-                         const Task& task, const std::byte* upcoming, Scratch& s) {
+                         const Task& task, const Upcoming& upcoming, Scratch& s) {
     const Tile& tile = tiles_[task.tile];
     const int64_t group = config_.group(), head_dim = config_.head_dim;
     const int64_t rotary = config_.layers[layer].rotary;
@@ -237,6 +242,7 @@ void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows&
     }
 
     const int tile_rows = static_cast<int>(tile.tokens * group);
+    const int64_t task_end = end_of(task);
     AttentionTask attention{
         .query = s.query.data(),
         .rows = tile_rows,
@@ -250,7 +256,7 @@ void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows&
         .cache = cache_.at(layer, task.kv_head),
         .block_pitch = cache_.block_pitch(),
         .block_table = table,
-        .upcoming = upcoming,
+        .upcoming = {},
         .store_kv = kernels_.store_kv,
         .writes = nullptr,
         .write_count = 0,
@@ -271,9 +277,12 @@ void AttentionStage::run(int64_t layer, const LayerWeights& weights, const Rows&
             attention.write_count = static_cast<int>(std::max<int64_t>(0, end - first));
             attention.write_position = first;
         }
-        const bool last = split + 1 == task.split_end;
-        attention.upcoming =
-            last ? upcoming : attention.cache + table[attention.end / kKvBlock] * attention.block_pitch;
+        auto others = upcoming.begin();
+        for (int64_t after = attention.end; const std::byte*& block : attention.upcoming) {
+            const bool own = after < task_end;
+            block = own ? attention.cache + table[after / kKvBlock] * attention.block_pitch : *others++;
+            after += kKvBlock;
+        }
         kernels_.attend(attention);
     };
     const auto merge = [&](bool first, const float* max, const float* sum, const float* weighted) {

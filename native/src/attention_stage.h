@@ -1,6 +1,8 @@
 // Attention of one layer over all sequences of a step: cut into tasks that threads take one after the other.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -84,6 +86,7 @@ class AttentionStage {
         // partials_, from unit_first on, this one's at `part`.
         int64_t unit = 0, unit_first = 0, unit_parts = 0, part = 0;
     };
+    using Upcoming = std::array<const std::byte*, 2>;  // blocks, in the order of use
     // Tasks of all layers with the same window.
     struct Plan {
         int64_t window;
@@ -99,14 +102,18 @@ class AttentionStage {
     };
 
     void plan(Plan& plan);
+    // The position after the last that the rows of a task see.
+    int64_t end_of(const Task& task) const {
+        return std::min(tiles_[task.tile].position + tiles_[task.tile].tokens, task.split_end * kSplitTokens);
+    }
     // What is to be kept of a token; its key is made in `key`.
     KvWrite make_write(int64_t layer, const LayerWeights& weights, const Rows& rows, int64_t row, int64_t position,
                        int64_t kv_head, const int32_t* block_table, float* key) const;
     void take_steady_bias(int64_t layer, const LayerWeights& weights, int64_t kv_head, float* key) const;
-    const std::byte* first_block(int64_t layer, const Plan& plan, const Task& task) const;
-    // `upcoming` is the block that the thread needs after this task.
+    Upcoming first_blocks(int64_t layer, const Plan& plan, const Task& task) const;
+    // `upcoming` are the blocks that the thread needs after this task.
     void run(int64_t layer, const LayerWeights& weights, const Rows& rows, const Plan& plan, const Task& task,
-             const std::byte* upcoming, Scratch& scratch);
+             const Upcoming& upcoming, Scratch& scratch);
     void finish(const Rows& rows, const Tile& tile, int64_t kv_head, const float* sum, const float* weighted) const;
     const int32_t* block_table(int64_t sequence) const {
         return input_->block_ids.data() + input_->table_begin[sequence];

@@ -99,7 +99,7 @@ class KvHead {
                            .cache = cache_.at(0, 0),
                            .block_pitch = cache_.block_pitch(),
                            .block_table = table.data(),
-                           .upcoming = cache_.at(0, 0),
+                           .upcoming = {cache_.at(0, 0), cache_.at(0, 0)},
                            .store_kv = kernels_.store_kv,
                            .writes = nullptr,
                            .write_count = 0,

@@ -74,8 +74,6 @@ template <int kBits, class Scales>
 void score_codes(const AttentionTask& task, Scales scales, const std::byte* block, const std::byte* next,
                  float* scores) {
     const KvLayout& layout = *task.layout;
-    // Values that hold the scales of keys are read before these, and so are fetched before them.
-    const std::byte* const ahead = Scales::kBeside ? next : next + layout.values;
     for_row_runs<kMostCodeRows>(task.rows, [&](int r, auto n) {
         constexpr int R = decltype(n)::value;
         constexpr int kWidth = R <= 3 && kBlockVectors >= 4 ? 4 : 2;
@@ -87,7 +85,7 @@ void score_codes(const AttentionTask& task, Scales scales, const std::byte* bloc
                 score_group<kBits, R, kWidth>(
                     task.coded.codes + r * layout.padded + first, layout.padded,
                     task.coded.scales + r * layout.groups + g, task.coded.sums + r * layout.groups + g, layout.groups,
-                    block + codes + v * 2 * kLanes, ahead + codes + v * 2 * kLanes,
+                    block + codes + v * 2 * kLanes, next + codes + v * 2 * kLanes,
                     static_cast<int>(rest < kKvGroup ? rest : kKvGroup), scales, g * kKvBlock + v * kLanes,
                     halves_at(block, layout.key_minima) + g * kKvBlock + v * kLanes, g == 0,
                     scores + r * kKvBlock + v * kLanes);
@@ -144,13 +142,13 @@ inline void accumulate_group(float* weighted, int64_t stride, const float* facto
 
 template <int kBits>
 void accumulate_codes(const AttentionTask& task, const HeldScales& held, const std::byte* block, const std::byte* next,
-                      int tokens, const float* factor, const float* weights) {
+                      const std::byte* second, int tokens, const float* factor, const float* weights) {
     const KvLayout& layout = *task.layout;
     // Bytes of a pair of tokens, of a group, and of the part of it that starts with another dimension.
     constexpr int kGroupBytes = kKvGroup * 2 * kBits / 8;
     const int64_t pitch = layout.groups * kGroupBytes;
-    const bool values_first = layout.holds_key_scales;  // see score_codes
-    const std::byte* const far = values_first ? next : next + layout.values;
+    // Values that hold the scales of keys are the first of a block to be read, so they are fetched a block earlier.
+    const std::byte* const ahead = (layout.holds_key_scales ? second : next) + layout.values;
     for_row_runs<kMostCodeRows>(task.rows, [&](int r, auto n) {
         constexpr int R = decltype(n)::value;
         for (int64_t g = 0; g < layout.groups; ++g) {
@@ -169,7 +167,7 @@ void accumulate_codes(const AttentionTask& task, const HeldScales& held, const s
             const auto accumulate = [&]<int V>(int64_t d) {
                 accumulate_group<kBits, R, V>(task.weighted + r * layout.padded + first + d, layout.padded, factor + r,
                                               coded, tokens, block + layout.values + g * kGroupBytes + 2 * d, pitch,
-                                              far + g * kGroupBytes + 2 * d, dims - d);
+                                              ahead + g * kGroupBytes + 2 * d, dims - d);
             };
             // Bytes of codes hold two tokens of so many dimensions.
             const int64_t loaded = kBits == 8 ? dims : kKvGroup / 2;

@@ -44,11 +44,11 @@ struct AttentionTask {
     int64_t begin, end;  // absolute positions; begin is a multiple of kSplitTokens, end - begin <= kSplitTokens
     int64_t window;      // 0: no limit
     const KvLayout* layout;
-    float softcap;               // 0: off
-    const std::byte* cache;      // block 0 of this layer and KV head
-    int64_t block_pitch;         // bytes from one block to the next
-    const int32_t* block_table;  // of the sequence
-    const std::byte* upcoming;   // a block to fetch during the last one; may be that itself
+    float softcap;                 // 0: off
+    const std::byte* cache;        // block 0 of this layer and KV head
+    int64_t block_pitch;           // bytes from one block to the next
+    const int32_t* block_table;    // of the sequence
+    const std::byte* upcoming[2];  // blocks to fetch during the last ones, in the order of use; may be any
     void (*store_kv)(const KvWrite&);
     const KvWrite* writes;  // neighbouring tokens, the first of them at position write_position
     int write_count;

@@ -90,16 +90,16 @@ void score_block(const AttentionTask& task, const HeldScales& held, const std::b
 }
 
 void accumulate_block(const AttentionTask& task, const HeldScales& held, const std::byte* block, const std::byte* next,
-                      int tokens, const float* factor, const float* weights) {
+                      const std::byte* second, int tokens, const float* factor, const float* weights) {
     switch (task.layout->types.value) {
         case KvType::F16:
             return accumulate_floats<Float16>(task, block, next, tokens, factor, weights);
         case KvType::BF16:
             return accumulate_floats<Bfloat16>(task, block, next, tokens, factor, weights);
         case KvType::Q8:
-            return accumulate_codes<8>(task, held, block, next, tokens, factor, weights);
+            return accumulate_codes<8>(task, held, block, next, second, tokens, factor, weights);
         case KvType::Q4:
-            return accumulate_codes<4>(task, held, block, next, tokens, factor, weights);
+            return accumulate_codes<4>(task, held, block, next, second, tokens, factor, weights);
     }
 }
 
@@ -123,15 +123,18 @@ void attend(const AttentionTask& task) {
     if (task.window > 0 && task.first_position - task.window + 1 > begin)
         begin = (task.first_position - task.window + 1) / kKvBlock * kKvBlock;
 
+    const auto block_from = [&](int64_t start) {
+        if (start < end) return task.cache + task.block_table[start / kKvBlock] * task.block_pitch;
+        return task.upcoming[start >= end + kKvBlock ? 1 : 0];
+    };
+
     // The lines of the first write's keys come with the scores of the block before.
     const int64_t write_block = task.write_position / kKvBlock * kKvBlock;
     if (task.write_count > 0 && write_block <= begin) store_writes(task);
     HeldScales held;
     for (int64_t start = begin; start < end; start += kKvBlock) {
-        const std::byte* const block = task.cache + task.block_table[start / kKvBlock] * task.block_pitch;
         const int64_t after = start + kKvBlock;
-        const std::byte* const next =
-            after < end ? task.cache + task.block_table[after / kKvBlock] * task.block_pitch : task.upcoming;
+        const std::byte *const block = block_from(start), *const next = block_from(after);
         const int tokens = static_cast<int>(end - start < kKvBlock ? end - start : kKvBlock);
         if (task.layout->holds_key_scales) unpack_scales(*task.layout, block, held);
         score_block(task, held, block, next, scores);
@@ -146,7 +149,7 @@ void attend(const AttentionTask& task) {
         });
         if (task.write_count > 0 && write_block == after) store_writes(task);
         if (task.layout->holds_value_scales && !task.layout->holds_key_scales) unpack_scales(*task.layout, block, held);
-        accumulate_block(task, held, block, next, tokens, factor, scores);
+        accumulate_block(task, held, block, next, block_from(after + kKvBlock), tokens, factor, scores);
     }
 }
 

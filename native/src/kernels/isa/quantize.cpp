@@ -180,17 +180,17 @@ template <int kCount>
 inline void quantize_runs(const float* x, int64_t blocks, QuantizedRow& out) {
     Plan plans[kCount];
     Peaks peaks[kCount];
-    const auto blocks_of = [&](int i) { return kCount == 1 ? blocks : kRefineBlocks; };
+    const int64_t each = kCount == 1 ? blocks : kRefineBlocks;  // blocks of a run
 #pragma GCC unroll 4
-    for (int i = 0; i < kCount; ++i) peaks[i] = find_peaks(x + 128 * i, blocks_of(i));
+    for (int i = 0; i < kCount; ++i) peaks[i] = find_peaks(x + 128 * i, each);
 #pragma GCC unroll 4
-    for (int i = 0; i < kCount; ++i) plans[i] = plan_blocks(peaks[i], blocks_of(i), out.scale + 4 * i);
+    for (int i = 0; i < kCount; ++i) plans[i] = plan_blocks(peaks[i], each, out.scale + 4 * i);
     for (int i = 0; i < kCount; ++i) {
         const QuantizedRow at{out.q8 + 128 * i, out.scale + 4 * i, out.sum + 8 * i, out.refined + i};
-        if (blocks_of(i) == kRefineBlocks)
+        if (each == kRefineBlocks)
             code_blocks<true>(x + 128 * i, kRefineBlocks, plans[i], at);
         else
-            code_blocks<false>(x + 128 * i, blocks, plans[i], at);
+            code_blocks<false>(x + 128 * i, each, plans[i], at);
     }
     for (int i = 0; i < kCount; ++i) {
         const QuantizedRow at{out.q8 + 128 * i, out.scale + 4 * i, out.sum + 8 * i, out.refined + i};
