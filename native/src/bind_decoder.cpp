@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -18,6 +19,7 @@
 #include "bind_attention.h"
 #include "bindings.h"
 #include "decoder.h"
+#include "drafted_steps.h"
 #include "following_steps.h"
 #include "new_array.h"
 #include "sampling_step.h"
@@ -97,6 +99,18 @@ class CopySink final : public LogitSink {
 using BoundWeight =
     std::tuple<std::string, std::string, int64_t, int64_t, Array<uint8_t>, std::optional<Array<int32_t>>, int, bool>;
 
+// Drafts, and what became of them in a call.
+struct BoundDrafting {
+    Drafting drafting;
+    std::vector<DraftedStep> steps;
+
+    std::vector<std::tuple<int64_t, int64_t, bool, double>> listed() const {
+        std::vector<std::tuple<int64_t, int64_t, bool, double>> list;
+        for (const DraftedStep& step : steps) list.emplace_back(step.drafted, step.accepted, step.found, step.ms);
+        return list;
+    }
+};
+
 // A decoder with what sampling needs.
 struct BoundDecoder {
     Decoder decoder;
@@ -131,6 +145,7 @@ struct BoundDecoder {
 
     // With `more_steps`, one decode row a sequence: each sampled id is fed into a next step, until all are done, an id
     // of `stop_ids` is sampled or logits are not finite. The first result then has the ids of every step run.
+    // With `drafting`, which changes, tokens are drafted and verified on the way; see drafted_steps.h.
     // `pool_sums` [pools, hidden size] is changed in place.
     nb::tuple step(Array<int32_t> token_ids, Array<int32_t> row_begin, Array<int32_t> start_position,
                    Array<int32_t> block_ids, Array<int32_t> table_begin, Array<int32_t> logit_rows,
@@ -138,7 +153,7 @@ struct BoundDecoder {
                    Array<int32_t> top, Array<float> numbers, Array<int32_t> top_k, Array<uint64_t> seeds,
                    Array<int32_t> ids, Array<int32_t> ids_begin, Array<float> bias_values, Array<int32_t> mask,
                    MaskRows masks, int more_steps, Array<int32_t> stop_ids, Array<int32_t> stop_begin,
-                   Array<int32_t> pool_begin, Array<int32_t> pool_end, Sums pool_sums) {
+                   BoundDrafting* drafting, Array<int32_t> pool_begin, Array<int32_t> pool_end, Sums pool_sums) {
         if (pool_sums.shape(0) != pool_begin.size() ||
             (pool_begin.size() > 0 && pool_sums.shape(1) != static_cast<size_t>(decoder.config().hidden_size)))
             throw std::invalid_argument("pool sums do not have one row of the hidden size per pool");
@@ -152,11 +167,14 @@ struct BoundDecoder {
         const FollowingSteps following{
             .count = more_steps, .stop_ids = span_of(stop_ids), .stop_begin = span_of(stop_begin)};
         check(following, step, input, decoder.limits().max_model_len);
+        if (drafting != nullptr) check(drafting->drafting, step, decoder.limits().max_rows);
         std::vector<int32_t> sampled;
         std::unique_ptr<SamplingSink> sink;
         {
             const nb::gil_scoped_release unlocked;
-            sink = run_steps(decoder, step, input, following, scratch, sampled);
+            sink = drafting == nullptr ? run_steps(decoder, step, input, following, scratch, sampled)
+                                       : run_drafted_steps(decoder, step, input, following, drafting->drafting, scratch,
+                                                           sampled, drafting->steps);
         }
         return results_of(*sink, sampled);
     }
@@ -293,6 +311,36 @@ void bind_decoder(nb::module_& m) {
             },
             "max_rows"_a, "max_model_len"_a, "threads"_a);
 
+    nb::class_<BoundDrafting>(m, "Drafting")
+        .def(
+            "__init__",
+            [](BoundDrafting* self, std::shared_ptr<SuffixMatcher> matcher, std::vector<float> common,
+               float common_weight, float least_worth, std::vector<double> step_ms, double least_gain, double balance,
+               double allowance, double allowance_share, double most_ms) {
+                new (self) BoundDrafting{{.matcher = std::move(matcher),
+                                          .common = std::move(common),
+                                          .common_weight = common_weight,
+                                          .least_worth = least_worth,
+                                          .policy = {.step_ms = std::move(step_ms),
+                                                     .least_gain = least_gain,
+                                                     .balance = balance,
+                                                     .allowance = allowance,
+                                                     .allowance_share = allowance_share},
+                                          .most_ms = most_ms},
+                                         {}};
+            },
+            nb::kw_only(), "matcher"_a, "common"_a, "common_weight"_a, "least_worth"_a, "step_ms"_a, "least_gain"_a,
+            "balance"_a, "allowance"_a, "allowance_share"_a, "most_ms"_a)
+        .def(
+            "choose",
+            [](const BoundDrafting& d, const std::vector<float>& chances) {
+                const DraftChoice choice = choose_draft(chances, d.drafting.policy);
+                return nb::make_tuple(choice.count, choice.cost);
+            },
+            "chances"_a)
+        .def_prop_ro("balance", [](const BoundDrafting& d) { return d.drafting.policy.balance; })
+        .def_prop_ro("steps", &BoundDrafting::listed);
+
     nb::class_<BoundDecoder>(m, "Decoder")
         .def(nb::init<const DecoderConfig&, int, const std::string&, int64_t, int64_t, int64_t, const std::string&,
                       const std::string&>(),
@@ -303,7 +351,8 @@ void bind_decoder(nb::module_& m) {
         .def("step", &BoundDecoder::step, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
              "table_begin"_a, "logit_rows"_a, "sampling"_a, "drafted"_a, "positions"_a, "targets"_a, "top"_a,
              "numbers"_a, "top_k"_a, "seeds"_a, "ids"_a, "ids_begin"_a, "bias_values"_a, "mask"_a, "masks"_a,
-             "more_steps"_a, "stop_ids"_a, "stop_begin"_a, "pool_begin"_a, "pool_end"_a, "pool_sums"_a)
+             "more_steps"_a, "stop_ids"_a, "stop_begin"_a, "drafting"_a.none(), "pool_begin"_a, "pool_end"_a,
+             "pool_sums"_a)
         .def("logits", &BoundDecoder::logits, "token_ids"_a, "row_begin"_a, "start_position"_a, "block_ids"_a,
              "table_begin"_a, "logit_rows"_a)
         .def_prop_ro("most_screened_rows", [](const BoundDecoder& d) { return d.decoder.kernels().screen_rows; })

@@ -138,6 +138,7 @@ class Decoder:
         more_steps: int,
         stop_ids: _Int32s,
         stop_begin: _Int32s,
+        drafting: Drafting | None,
         pool_begin: _Int32s,
         pool_end: _Int32s,
         pool_sums: NDArray[np.float64],
@@ -200,6 +201,27 @@ class SuffixMatcher:
     def judged(self) -> list[float]: ...
     @property
     def right(self) -> list[float]: ...
+
+class Drafting:
+    def __init__(
+        self,
+        *,
+        matcher: SuffixMatcher,
+        common: list[float],
+        common_weight: float,
+        least_worth: float,
+        step_ms: list[float],
+        least_gain: float,
+        balance: float,
+        allowance: float,
+        allowance_share: float,
+        most_ms: float,
+    ) -> None: ...
+    def choose(self, chances: list[float]) -> tuple[int, float]: ...
+    @property
+    def balance(self) -> float: ...
+    @property
+    def steps(self) -> list[tuple[int, int, bool, float]]: ...
 
 def sample_rows(
     logits: _Floats,

@@ -29,7 +29,7 @@ from lpx.engine.scheduler import Scheduler
 from lpx.engine.sequence import Request, Sequence, SequenceState
 from lpx.engine.step_times import StepTimes
 from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError
-from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch, TokenLogprobs
+from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch, StepResult, TokenLogprobs
 
 if TYPE_CHECKING:
     from lpx.engine.structured.position import GrammarPosition
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 # Steps that may run before Python sees their tokens, and for how long: a frame of a screen, which nobody sees in a
 # stream and a new or a cancelled request hardly feels.
 _MOST_STEPS_TO_FOLLOW = 7
+_MOST_TOKENS_TO_FOLLOW = 63  # where drafts are verified on the way
 _UNSEEN_NS = 16_000_000
 
 
@@ -236,9 +237,13 @@ class Engine(RequestIntake):
             now = monotonic_ns()
             rows = [self._fill_row(sequence, count, now) for sequence, count in plan]
             filled = monotonic_ns()
-            drafts = self._draft(plan)
+            batch = self._draft_ahead(plan)
+            drafts = self._draft(plan) if batch is None else None
             drafted = monotonic_ns()
-            outputs = self._run(rows, 0 if drafts is not None else self._steps_to_follow(plan))
+            if batch is None:
+                batch = StepBatch(rows, more_steps=0 if drafts is not None else self._steps_to_follow(plan))
+            result = self._run(batch)
+            outputs = result.sequences
             if len(outputs) != len(plan):
                 raise RuntimeError(f"the executor returned {len(outputs)} results for {len(plan)} sequences")
         except Exception as error:
@@ -247,13 +252,19 @@ class Engine(RequestIntake):
             return late + self.abort_all(_caused(EngineStoppedError(f"the engine failed in a step: {error!r}"), error))
         started, now = now, monotonic_ns()
         # Several ids of a sequence come from as many steps, or from the rows of a draft in one.
-        steps = 1 if drafts is not None else max([1, *(len(output.sampled_ids) for output in outputs)])
+        steps = len(result.drafted_steps)
+        if not steps:
+            steps = 1 if drafts is not None else max([1, *(len(output.sampled_ids) for output in outputs)])
+        rows_run = sum(len(row.token_ids) for row in rows) * steps + sum(step.drafted for step in result.drafted_steps)
         self._steps_total += steps
         self._step_ns = (now - started) // steps
         self.scheduler.pace.observe(self.scheduler.decode_rows, self.scheduler.prompt_rows, 1e-6 * self._step_ns)
         if self.speculation is not None and _decodes_only(plan):
             costs = self.speculation.costs
-            costs.observe(sum(len(row.token_ids) for row in rows), 1e-6 * (now - drafted) / steps)
+            if result.drafted_steps:
+                self.speculation.take_in(plan[0][0], result.drafted_steps, result.draft_balance)
+            else:
+                costs.observe(rows_run // steps, 1e-6 * (now - drafted) / steps)
             if self._ran_ns:
                 costs.observe_between(1e-6 * (drafted - self._ran_ns))
         deltas = late
@@ -277,7 +288,7 @@ class Engine(RequestIntake):
         self.step_times.note(
             (begin, filled, drafted, now, monotonic_ns()),
             steps,
-            sum(len(row.token_ids) for row in rows),
+            rows_run // steps,
             bool(self.scheduler.prompt_rows),
         )
         self._ran_ns = now if self.scheduler.has_work else 0
@@ -380,16 +391,16 @@ class Engine(RequestIntake):
             for sequence in request.sequences:
                 self.speculation.end(sequence)
 
-    def _run(self, rows: list[SequenceInput], more_steps: int) -> list[SequenceOutput]:
+    def _run(self, batch: StepBatch) -> StepResult:
         """One step. The executor refuses what it cannot run before it changes anything: then each sequence runs alone,
         and only the one that is at fault gets an error."""
         try:
-            return self.executor.step(StepBatch(rows, more_steps=more_steps)).sequences
+            return self.executor.step(batch)
         except ValueError as error:
-            if len(rows) == 1:
+            if len(batch.sequences) == 1:
                 logger.error("a request cannot be run", exc_info=error)
-                return [SequenceOutput(sampled_ids=[], logprobs=None, scores=None, error=str(error))]
-            return [output for row in rows for output in self._run([row], 0)]
+                return StepResult([SequenceOutput(sampled_ids=[], logprobs=None, scores=None, error=str(error))])
+            return StepResult([self._run(StepBatch([row])).sequences[0] for row in batch.sequences])
 
     def _steps_to_follow(self, plan: list[tuple[Sequence, int]]) -> int:
         """How many decode steps the executor may add before anybody has to look at the tokens.
@@ -400,25 +411,36 @@ class Engine(RequestIntake):
             return 0
         if self.speculation is not None and self.speculation.expects([sequence for sequence, _ in plan]):
             return 0
-        unseen_ns = min(_UNSEEN_NS, self._deadlines.next_ns - monotonic_ns())
-        more = min(_MOST_STEPS_TO_FOLLOW, unseen_ns // self._step_ns - 1)
+        more = min(_MOST_STEPS_TO_FOLLOW, self._unseen_ns() // self._step_ns - 1)
         for sequence, count in plan:
-            row = sequence.row
-            if more < 1:
-                return 0
-            if count != 1 or not row.sample_rows or row.banned_ids or row.score_targets:
-                return 0
-            if row.sampling is None or row.sampling.needs_history:
-                return 0
-            if (
-                row.logprobs is not None or row.masks is not None or not sequence.output_ids
-            ):  # a first token is not kept waiting
+            if more < 1 or not _may_be_followed(sequence, count):
                 return 0
             more = min(more, sequence.max_length - len(sequence.tokens) - 1)
         grow = self.kv_cache.grow
         if more < 1 or not all(grow(sequence.block_table, len(sequence.tokens) + more) for sequence, _ in plan):
             return 0
         return more
+
+    def _draft_ahead(self, plan: list[tuple[Sequence, int]]) -> StepBatch | None:
+        """Steps of a lone sequence between which the executor drafts by itself; None where it cannot.
+
+        Looking for drafts then costs next to nothing, so that it looks before every step.
+        """
+        if self.speculation is None or not self.executor.info.drafts or len(plan) != 1 or self.scheduler.waiting:
+            return None
+        ((sequence, count),) = plan
+        unseen_ns = self._unseen_ns()
+        more = min(_MOST_TOKENS_TO_FOLLOW, sequence.max_length - len(sequence.tokens) - 1)
+        # Which pieces of text were drafted is told of single steps alone.
+        if unseen_ns <= 0 or more < 1 or not _may_be_followed(sequence, count) or sequence.request.params.return_drafts:
+            return None
+        if not self.kv_cache.grow(sequence.block_table, len(sequence.tokens) + more):
+            return None
+        drafting = self.speculation.ahead(sequence, 1e-6 * unseen_ns)
+        return None if drafting is None else StepBatch([sequence.row], more_steps=more, drafting=drafting)
+
+    def _unseen_ns(self) -> int:
+        return min(_UNSEEN_NS, self._deadlines.next_ns - monotonic_ns())
 
     def _fill_score_targets(self, sequence: Sequence, start: int, end: int) -> None:
         """Have each prompt row score the token behind it, once: not again after preemption, not for other choices."""
@@ -584,6 +606,16 @@ class Engine(RequestIntake):
 
 def _decodes_only(plan: list[tuple[Sequence, int]]) -> bool:
     return all(sequence.row.sample_rows and count <= 1 + sequence.forced for sequence, count in plan)
+
+
+def _may_be_followed(sequence: Sequence, count: int) -> bool:
+    """Whether steps of the sequence may follow one of `count` tokens before anybody looks at what was sampled."""
+    row = sequence.row
+    if count != 1 or not row.sample_rows or row.banned_ids or row.score_targets:
+        return False
+    if row.sampling is None or row.sampling.needs_history or row.logprobs is not None or row.masks is not None:
+        return False
+    return bool(sequence.output_ids)  # a first token is not kept waiting
 
 
 def _caused(error: LpxError, cause: BaseException) -> LpxError:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from lpx import _native
 
 
 @dataclass(slots=True)
@@ -73,6 +72,34 @@ class SequenceInput:
 
 
 @dataclass(slots=True)
+class Drafting:
+    """Has a lone sequence draft between the steps that follow each other, from its own text and shared ones.
+
+    Drafts are worth and cost tokens: those that come beside the sampled ones, and those that would come in the time.
+    """
+
+    matcher: _native.SuffixMatcher  # knows the text up to the row; takes in the tokens of the steps
+    common: list[float]  # chances of its classes that other texts have shown
+    common_weight: float  # judgements that they count for
+    least_worth: float  # the chance of a drafted token and all before it
+    step_ms: list[float]  # of a step of 1, 2, ... rows; no more are drafted for
+    least_gain: float  # times the speed without drafts
+    balance: float  # what drafts have brought the sequence, less what they have cost it
+    allowance: float  # what they may cost it beyond that
+    allowance_share: float  # and more with every token
+    most_ms: float  # no step begins that is expected to end later
+
+
+class DraftedStep(NamedTuple):
+    """What became of drafts in one step."""
+
+    drafted: int
+    accepted: int
+    found: bool  # something could be drafted
+    ms: float
+
+
+@dataclass(slots=True)
 class StepBatch:
     """All sequences of one step. Bits of a row do not depend on the others (I1).
 
@@ -80,10 +107,13 @@ class StepBatch:
     before sampled. Every sequence must then have one row that samples, without log-probabilities, masks and history,
     and a block table that covers the further positions; bans hold for all steps. All sequences get the same number of
     ids, at least one.
+
+    With `drafting`, for one sequence and an executor that `drafts`, `more_steps` counts the further tokens.
     """
 
     sequences: list[SequenceInput]
     more_steps: int = 0
+    drafting: Drafting | None = None
 
 
 @dataclass(slots=True)
@@ -110,6 +140,8 @@ class SequenceOutput:
 @dataclass(slots=True)
 class StepResult:
     sequences: list[SequenceOutput]
+    drafted_steps: list[DraftedStep] = field(default_factory=list)  # with StepBatch.drafting
+    draft_balance: float = 0.0  # Drafting.balance behind them
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +160,7 @@ class ExecutorInfo:
     work_bytes: int
     bytes_per_token: int  # weight bytes read by a decode step of one row
     hidden_size: int = 0  # numbers of a hidden state
+    drafts: bool = False  # takes StepBatch.drafting
 
 
 class Executor(Protocol):

@@ -6,11 +6,12 @@ from collections.abc import Sequence as SequenceOf
 
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.drafting.drafter import Drafter
-from lpx.engine.drafting.odds import LEAST_WORTH
+from lpx.engine.drafting.odds import COMMON_WEIGHT, LEAST_WORTH
 from lpx.engine.drafting.step_costs import StepCosts
+from lpx.engine.drafting.suffix import SuffixDrafter
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.sequence import Sequence
-from lpx.runtime.step import Executor
+from lpx.runtime.step import DraftedStep, Drafting, Executor
 
 # A gain smaller than this is within the error of costs and chances.
 _LEAST_GAIN = 1.12
@@ -103,6 +104,43 @@ class Speculation:
             drafts[i] = self._cut(sequence, ids)
             self._drafted_by[sequence] = drafter
         return drafts
+
+    def ahead(self, sequence: Sequence, most_ms: float) -> Drafting | None:
+        """For a lone sequence that decodes: how an executor drafts for it between steps of `most_ms` in all.
+
+        None where that is not for the executor: when drafts are not judged by what they bring, or not by suffix alone.
+        """
+        (drafter,) = self.drafters if len(self.drafters) == 1 else (None,)
+        if not (self.judging and self.costs.known and isinstance(drafter, SuffixDrafter)):
+            return None
+        if sequence.request.params.speculative == "off":
+            return None
+        balance, allowance = self._means([sequence])
+        return Drafting(
+            matcher=drafter.matcher(sequence),
+            common=drafter.common_chances,
+            common_weight=COMMON_WEIGHT,
+            least_worth=LEAST_WORTH,
+            step_ms=[self.costs.ms(rows) for rows in range(1, min(1 + self.most, self._max_rows) + 1)],
+            least_gain=_LEAST_GAIN,
+            balance=balance,
+            allowance=allowance,
+            allowance_share=_RISK_SHARE,
+            most_ms=most_ms,
+        )
+
+    def take_in(self, sequence: Sequence, steps: SequenceOf[DraftedStep], balance: float) -> None:
+        """What an executor that drafted by itself (`ahead`) says of its steps."""
+        for step in steps:
+            self.costs.observe(1 + step.drafted, step.ms)
+            if step.drafted:
+                self.counts.add(step.drafted, step.accepted)
+                sequence.drafts.add(step.drafted, step.accepted)
+                sequence.speculation = "drafting"
+            else:
+                sequence.speculation = "would_not_pay" if step.found else "no_draft"
+                self.declined[sequence.speculation] += 1
+        sequence.draft_balance = balance
 
     def verify(self, sequence: Sequence, drafted: SequenceOf[int], sampled: list[int]) -> list[int]:
         """Of the ids sampled at the rows of a sequence with a draft, those that hold: up to the first that differs from

@@ -36,6 +36,17 @@ class SuffixDrafter:
         self._drafts: dict[Sequence, list[int]] = {}
 
     def odds(self, sequence: Sequence, most: int) -> list[float]:
+        matcher = self.matcher(sequence)
+        self._drafts[sequence], odds = matcher.propose(most, self.common_chances, COMMON_WEIGHT, *self._least)
+        return odds
+
+    @property
+    def common_chances(self) -> list[float]:
+        """By the matcher's classes: what all sequences so far have shown."""
+        return self._common.by_class
+
+    def matcher(self, sequence: Sequence) -> _native.SuffixMatcher:
+        """The sequence's, which knows all its tokens."""
         matcher = self._matchers.get(sequence)
         if matcher is None:
             matcher = self._matchers[sequence] = _native.SuffixMatcher(self._texts_of(sequence))
@@ -43,8 +54,7 @@ class SuffixDrafter:
         known = len(matcher)
         if known < len(sequence.tokens):
             matcher.extend(sequence.tokens[known:], True)
-        self._drafts[sequence], odds = matcher.propose(most, self._common.by_class, COMMON_WEIGHT, *self._least)
-        return odds
+        return matcher
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
         return [self._drafts[sequence][:count] for sequence, count in wanted]

@@ -173,4 +173,5 @@ def _info(decoder: _native.Decoder, plan: MemoryPlan, packed: dict[str, int], hi
         work_bytes=plan.work_bytes,
         bytes_per_token=decoder.bytes_per_row_step,
         hidden_size=hidden_size,
+        drafts=True,
     )

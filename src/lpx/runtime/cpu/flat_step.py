@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lpx import _native
 from lpx.runtime.step import (
+    DraftedStep,
+    Drafting,
     SamplerSettings,
     SequenceInput,
     SequenceOutput,
@@ -25,7 +28,7 @@ _NOT_FINITE = (
 _NO_IDS = np.empty(0, dtype=np.int32)
 _NOTHING_POOLED = {"pool_begin": _NO_IDS, "pool_end": _NO_IDS, "pool_sums": np.empty((0, 0))}
 _NO_MASKS = {"mask": _NO_IDS, "masks": np.empty((0, 0), dtype=np.uint32)}
-_NOTHING_FOLLOWS = {"more_steps": 0, "stop_ids": _NO_IDS, "stop_begin": _NO_IDS}
+_NOTHING_FOLLOWS = {"more_steps": 0, "stop_ids": _NO_IDS, "stop_begin": _NO_IDS, "drafting": None}
 
 
 class FlatStep:
@@ -79,6 +82,7 @@ class FlatStep:
                 "more_steps": batch.more_steps,
                 "stop_ids": np.array(stop_ids, dtype=np.int32),
                 "stop_begin": np.array(stop_begin, dtype=np.int32),
+                "drafting": None if batch.drafting is None else _native_drafting(batch.drafting),
             }
 
     def _pools(self, hidden_size: int) -> dict[str, Any]:
@@ -138,6 +142,9 @@ class FlatStep:
         """What `Decoder.step` returned, by sequence."""
         sampled, finite, ids, logprobs, ranks, top_ids, top_logprobs = native
         all_finite = bool(finite.all())
+        drafting: _native.Drafting | None = self.following["drafting"]
+        if drafting is not None:
+            return _results_of_drafting(drafting, sampled.tolist(), all_finite)
         if len(sampled) > len(finite):
             return self._results_of_steps(sampled.reshape(-1, len(finite)), finite)
         sampled_ids: list[int] = sampled.tolist()
@@ -194,6 +201,32 @@ class FlatStep:
                 for ids, fine in zip(sampled.T.tolist(), finite.tolist(), strict=True)
             ]
         )
+
+
+def _native_drafting(drafting: Drafting) -> _native.Drafting:
+    return _native.Drafting(
+        matcher=drafting.matcher,
+        common=drafting.common,
+        common_weight=drafting.common_weight,
+        least_worth=drafting.least_worth,
+        step_ms=drafting.step_ms,
+        least_gain=drafting.least_gain,
+        balance=drafting.balance,
+        allowance=drafting.allowance,
+        allowance_share=drafting.allowance_share,
+        most_ms=drafting.most_ms,
+    )
+
+
+def _results_of_drafting(drafting: _native.Drafting, sampled: list[int], finite: bool) -> StepResult:
+    """Of the steps of one sequence, which gave these tokens."""
+    if not finite:
+        return StepResult([SequenceOutput(sampled_ids=[], logprobs=None, scores=None, error=_NOT_FINITE)])
+    return StepResult(
+        [SequenceOutput(sampled, logprobs=None, scores=None)],
+        [DraftedStep(*step) for step in drafting.steps],
+        drafting.balance,
+    )
 
 
 def _masks_of_rows(sequences: Sequence[SequenceInput], masks: list[NDArray[np.uint32]]) -> dict[str, NDArray[Any]]:
