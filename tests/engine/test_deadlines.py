@@ -26,7 +26,7 @@ class Clock:
         self.now = 10**12
         self.step_ns = int(step_ms * 1e6)
         self.started: list[int] = []
-        for module in ("engine", "request_intake"):
+        for module in ("engine", "request_intake", "steps_ahead"):
             monkeypatch.setattr(f"lpx.engine.{module}.monotonic_ns", lambda: self.now)
 
     def tick(self, _: int) -> None:

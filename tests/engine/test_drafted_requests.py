@@ -241,7 +241,7 @@ def test_rows_of_a_draft_are_one_step(make_engine: Callable[..., Engine]) -> Non
     )
     assert engine.speculation is not None
     observed: list[tuple[int, float]] = []
-    engine.speculation.costs.observe = lambda rows, ms: observed.append((rows, ms))  # type: ignore[method-assign]
+    engine.speculation.costs.observe = lambda rows, ms, _: observed.append((rows, ms))  # type: ignore[method-assign]
     engine.add_request([97, 98, 99] * 4, SamplingParams(temperature=0, max_tokens=29))
     while engine.has_work:
         engine.step()

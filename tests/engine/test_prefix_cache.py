@@ -382,7 +382,7 @@ def test_tokens_of_unseen_steps_are_named_when_they_are_known(make_engine: MakeE
     wanted = expected_tokens(prompt, 60)
     text = bytes(wanted).decode()
     engine = make_engine(FollowingExecutor(num_blocks=64, block_size=SIZE))
-    engine._step_ns = 1
+    engine.ahead.step_ns = 1
     params = greedy(60, stop=text[33:36] if stop else None)
     (answer,) = run(engine, (prompt, params))
     executor: Any = engine.executor
@@ -400,10 +400,10 @@ def test_first_token_of_a_cached_prompt_comes_at_once(make_engine: MakeEngine) -
     engine = make_engine(FollowingExecutor(num_blocks=64, block_size=SIZE))
     prompt = prompt_of(13)
     run(engine, (prompt, greedy(20)))
-    engine._step_ns = 1
+    engine.ahead.step_ns = 1
     engine.add_request(prompt, greedy(20))  # one row is left to compute, as in a decode step
     assert [len(delta.token_ids) for delta in engine.step()] == [1]
-    engine._step_ns = 1
+    engine.ahead.step_ns = 1
     assert [len(delta.token_ids) for delta in engine.step()] == [8]
     engine.abort_all()
 

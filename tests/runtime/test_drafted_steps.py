@@ -211,7 +211,7 @@ def test_a_lone_sequence_drafts_as_the_engine_would_choose(per_row):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_an_engine_that_drafts_ahead_gives_the_same_answers(folder, monkeypatch, temperature):
-    monkeypatch.setattr(StepCosts, "ms", lambda self, rows: 1.0 + 1e-3 * rows)
+    monkeypatch.setattr(StepCosts, "ms", lambda self, rows, context=0: 1.0 + 1e-3 * rows)
     engine = Engine.load(EngineOptions(str(folder[1]), threads=2))
     drafted_by_executor = []
     step = engine.executor.step

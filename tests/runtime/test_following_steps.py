@@ -110,7 +110,7 @@ PARAMS = {
 
 def run(engine, params, monkeypatch, unseen_ns):
     """(token ids and ends by choice, native calls that ran more than one step)"""
-    monkeypatch.setattr("lpx.engine.engine._UNSEEN_NS", unseen_ns)
+    monkeypatch.setattr("lpx.engine.steps_ahead._UNSEEN_NS", unseen_ns)
     followed = []
     step = engine.executor.step
     monkeypatch.setattr(engine.executor, "step", lambda batch: followed.append(batch.more_steps) or step(batch))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lpx.engine.deadlines import Deadlines
 from lpx.engine.detokenizer import PieceDetokenizer
 from lpx.engine.drafting.draft_counts import DraftCounts
-from lpx.engine.drafting.speculation import Speculation
+from lpx.engine.drafting.speculation import Speculation, mean_context
 from lpx.engine.embedding import rows_to_pool
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.logprobs import describe_logprobs
@@ -28,6 +28,7 @@ from lpx.engine.sampling_params import SamplingParams
 from lpx.engine.scheduler import Scheduler
 from lpx.engine.sequence import Request, Sequence, SequenceState
 from lpx.engine.step_times import StepTimes
+from lpx.engine.steps_ahead import StepsAhead
 from lpx.errors import EngineStoppedError, InvalidRequestError, LpxError
 from lpx.runtime.step import Executor, SequenceInput, SequenceOutput, StepBatch, StepResult, TokenLogprobs
 
@@ -40,12 +41,6 @@ if TYPE_CHECKING:
     from lpx.options import EngineOptions
 
 logger = logging.getLogger(__name__)
-
-# Steps that may run before Python sees their tokens, and for how long: a frame of a screen, which nobody sees in a
-# stream and a new or a cancelled request hardly feels.
-_MOST_STEPS_TO_FOLLOW = 7
-_MOST_TOKENS_TO_FOLLOW = 63  # where drafts are verified on the way
-_UNSEEN_NS = 16_000_000
 
 
 class Engine(RequestIntake):
@@ -132,6 +127,7 @@ class Engine(RequestIntake):
         self._arrivals = itertools.count()
         self._requests: dict[str, Request] = {}
         self._deadlines = Deadlines()
+        self.ahead = StepsAhead(self.scheduler, self._deadlines, self.speculation, drafts=facts.drafts)
         self._closed = False
         self.failed: BaseException | None = None
         self.hold: ModelHold | None = None  # on the model's file, if it has one; released by `close`
@@ -140,7 +136,6 @@ class Engine(RequestIntake):
         self._generation_tokens_total = 0
         self._steps_total = 0
         self.step_times = StepTimes()
-        self._step_ns = 0  # of the last step
         self._ran_ns = 0  # when the executor ended the last step; 0: nothing was left to do
         self._finished_total: dict[str, int] = {
             "stop": 0,
@@ -167,7 +162,7 @@ class Engine(RequestIntake):
         To be called before the first request: the KV blocks it writes to must be free.
         """
         if self.speculation is not None and self.speculation.judging:
-            self.speculation.measure(self.executor, self.vocab_size)
+            self.speculation.measure(self.executor, self.vocab_size, self.max_model_len)
 
     @property
     def has_work(self) -> bool:
@@ -237,11 +232,11 @@ class Engine(RequestIntake):
             now = monotonic_ns()
             rows = [self._fill_row(sequence, count, now) for sequence, count in plan]
             filled = monotonic_ns()
-            batch = self._draft_ahead(plan)
+            batch = self.ahead.drafting(plan)
             drafts = self._draft(plan) if batch is None else None
             drafted = monotonic_ns()
             if batch is None:
-                batch = StepBatch(rows, more_steps=0 if drafts is not None else self._steps_to_follow(plan))
+                batch = StepBatch(rows, more_steps=0 if drafts is not None else self.ahead.count(plan))
             result = self._run(batch)
             outputs = result.sequences
             if len(outputs) != len(plan):
@@ -257,14 +252,14 @@ class Engine(RequestIntake):
             steps = 1 if drafts is not None else max([1, *(len(output.sampled_ids) for output in outputs)])
         rows_run = sum(len(row.token_ids) for row in rows) * steps + sum(step.drafted for step in result.drafted_steps)
         self._steps_total += steps
-        self._step_ns = (now - started) // steps
-        self.scheduler.pace.observe(self.scheduler.decode_rows, self.scheduler.prompt_rows, 1e-6 * self._step_ns)
+        self.ahead.step_ns = (now - started) // steps
+        self.scheduler.pace.observe(self.scheduler.decode_rows, self.scheduler.prompt_rows, 1e-6 * self.ahead.step_ns)
         if self.speculation is not None and _decodes_only(plan):
             costs = self.speculation.costs
             if result.drafted_steps:
                 self.speculation.take_in(plan[0][0], result.drafted_steps, result.draft_balance)
             else:
-                costs.observe(rows_run // steps, 1e-6 * (now - drafted) / steps)
+                costs.observe(rows_run // steps, 1e-6 * (now - drafted) / steps, mean_context([s for s, _ in plan]))
             if self._ran_ns:
                 costs.observe_between(1e-6 * (drafted - self._ran_ns))
         deltas = late
@@ -401,46 +396,6 @@ class Engine(RequestIntake):
                 logger.error("a request cannot be run", exc_info=error)
                 return StepResult([SequenceOutput(sampled_ids=[], logprobs=None, scores=None, error=str(error))])
             return StepResult([self._run(StepBatch([row])).sequences[0] for row in batch.sequences])
-
-    def _steps_to_follow(self, plan: list[tuple[Sequence, int]]) -> int:
-        """How many decode steps the executor may add before anybody has to look at the tokens.
-
-        Python between steps costs the same whether they take 3 ms or 300: what fits into `_UNSEEN_NS` goes unseen.
-        """
-        if not self._step_ns or self.scheduler.waiting:
-            return 0
-        if self.speculation is not None and self.speculation.expects([sequence for sequence, _ in plan]):
-            return 0
-        more = min(_MOST_STEPS_TO_FOLLOW, self._unseen_ns() // self._step_ns - 1)
-        for sequence, count in plan:
-            if more < 1 or not _may_be_followed(sequence, count):
-                return 0
-            more = min(more, sequence.max_length - len(sequence.tokens) - 1)
-        grow = self.kv_cache.grow
-        if more < 1 or not all(grow(sequence.block_table, len(sequence.tokens) + more) for sequence, _ in plan):
-            return 0
-        return more
-
-    def _draft_ahead(self, plan: list[tuple[Sequence, int]]) -> StepBatch | None:
-        """Steps of a lone sequence between which the executor drafts by itself; None where it cannot.
-
-        Looking for drafts then costs next to nothing, so that it looks before every step.
-        """
-        if self.speculation is None or not self.executor.info.drafts or len(plan) != 1 or self.scheduler.waiting:
-            return None
-        ((sequence, count),) = plan
-        unseen_ns = self._unseen_ns()
-        more = min(_MOST_TOKENS_TO_FOLLOW, sequence.max_length - len(sequence.tokens) - 1)
-        # Which pieces of text were drafted is told of single steps alone.
-        if unseen_ns <= 0 or more < 1 or not _may_be_followed(sequence, count) or sequence.request.params.return_drafts:
-            return None
-        if not self.kv_cache.grow(sequence.block_table, len(sequence.tokens) + more):
-            return None
-        drafting = self.speculation.ahead(sequence, 1e-6 * unseen_ns)
-        return None if drafting is None else StepBatch([sequence.row], more_steps=more, drafting=drafting)
-
-    def _unseen_ns(self) -> int:
-        return min(_UNSEEN_NS, self._deadlines.next_ns - monotonic_ns())
 
     def _fill_score_targets(self, sequence: Sequence, start: int, end: int) -> None:
         """Have each prompt row score the token behind it, once: not again after preemption, not for other choices."""
@@ -606,16 +561,6 @@ class Engine(RequestIntake):
 
 def _decodes_only(plan: list[tuple[Sequence, int]]) -> bool:
     return all(sequence.row.sample_rows and count <= 1 + sequence.forced for sequence, count in plan)
-
-
-def _may_be_followed(sequence: Sequence, count: int) -> bool:
-    """Whether steps of the sequence may follow one of `count` tokens before anybody looks at what was sampled."""
-    row = sequence.row
-    if count != 1 or not row.sample_rows or row.banned_ids or row.score_targets:
-        return False
-    if row.sampling is None or row.sampling.needs_history or row.logprobs is not None or row.masks is not None:
-        return False
-    return bool(sequence.output_ids)  # a first token is not kept waiting
 
 
 def _caused(error: LpxError, cause: BaseException) -> LpxError:

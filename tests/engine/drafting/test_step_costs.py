@@ -5,6 +5,7 @@ import math
 import pytest
 
 from lpx.engine.drafting.step_costs import StepCosts
+from lpx.runtime.step import StepBatch, StepResult
 from tests.engine.fake_executor import FakeExecutor
 
 
@@ -69,9 +70,44 @@ def test_one_disturbed_step_changes_little() -> None:
 def test_measuring_runs_steps_within_the_limits_of_the_executor() -> None:
     executor = FakeExecutor(num_blocks=2, block_size=4)
     costs = StepCosts()
-    costs.measure(executor, 259, max_rows=6)
+    costs.measure(executor, 259, max_rows=6, max_model_len=8)
     assert costs.known
     assert {record.total for record in executor.steps} == {1, 2, 3, 4, 6}
+
+
+@pytest.mark.parametrize("context", [512, 200])
+def test_what_attention_adds_is_measured_behind_a_context(monkeypatch: pytest.MonkeyPatch, context: int) -> None:
+    clock = 0.0
+    seen = set()
+
+    class Timed(FakeExecutor):
+        """One row takes 2 ms, a further one 0.5 ms; a token before them 1 us, and 2 us for each row."""
+
+        def step(self, batch: StepBatch) -> StepResult:
+            nonlocal clock
+            (sequence,) = batch.sequences
+            rows, behind = len(sequence.token_ids), sequence.start_position
+            assert len(sequence.block_table) * self.info.block_size >= behind + rows
+            seen.add((rows, behind))
+            clock += 1.5e-3 + 0.5e-3 * rows + behind * (1e-6 + 2e-6 * rows)
+            return StepResult([])
+
+    monkeypatch.setattr("lpx.engine.drafting.step_costs.perf_counter", lambda: clock)
+    costs = StepCosts()
+    costs.measure(Timed(num_blocks=1024, block_size=4), 259, max_rows=64, max_model_len=context + 16)
+    assert seen >= {(1, context), (16, context), (12, 0)}
+    assert costs.ms(1) == pytest.approx(2.0)
+    assert costs.ms(1, 1000) == pytest.approx(2.0 + 3.0)
+    assert costs.ms(4, 1000) == pytest.approx(3.5 + 9.0)
+    assert costs.ms(16, 300) == pytest.approx(9.5 + 9.9)
+    costs.observe(4, costs.ms(4, 1000), 1000)  # as expected: nothing to correct
+    assert costs.ms(4) == pytest.approx(3.5)
+
+
+def test_costs_do_without_a_context_where_there_is_no_room() -> None:
+    costs = StepCosts()
+    costs.measure(FakeExecutor(num_blocks=16, block_size=4), 259, max_rows=64, max_model_len=64)
+    assert costs.ms(4, 1000) == costs.ms(4)
 
 
 def test_the_time_between_steps_is_learned_and_a_pause_is_no_such_time() -> None:

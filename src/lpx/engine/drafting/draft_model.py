@@ -91,7 +91,7 @@ class DraftModelDrafter:
         state.num_computed = min(state.num_computed, len(sequence.tokens) + accepted)
 
     def measure_costs(self) -> None:
-        self.costs.measure(self.executor, self._vocab_size, self._max_rows)
+        self.costs.measure(self.executor, self._vocab_size, self._max_rows, self._max_model_len)
 
     def cost_ms(self, sequences: int, longest: int) -> float:
         return longest * self.costs.ms(sequences) if self.costs.known else 0.0

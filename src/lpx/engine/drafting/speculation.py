@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from functools import partial
 
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.drafting.drafter import Drafter
@@ -52,9 +53,9 @@ class Speculation:
         names = ", ".join(drafter.name for drafter in self.drafters)
         return f"auto ({names})" if self.judging else names
 
-    def measure(self, executor: Executor, vocab_size: int) -> None:
+    def measure(self, executor: Executor, vocab_size: int, max_model_len: int) -> None:
         """Measure the costs of steps on blocks that are free, for the model and for a draft model."""
-        self.costs.measure(executor, vocab_size, self._max_rows)
+        self.costs.measure(executor, vocab_size, self._max_rows, max_model_len)
         for drafter in self.drafters:
             drafter.measure_costs()
 
@@ -67,7 +68,7 @@ class Speculation:
             return None
         rows = len(sequences) + forced_rows
         balance, allowance = self._means(sequences)
-        if self.judging and not self._affords_a_token(len(sequences), rows, balance, allowance):
+        if self.judging and not self._affords_a_token(sequences, rows, balance, allowance):
             self._decline(sequences, set(range(len(sequences))), rows)
             return None
         limits = [self._limit(sequence) for sequence in sequences]
@@ -81,7 +82,7 @@ class Speculation:
             found.update(i for i, chances in enumerate(odds) if chances)
             if not any(odds):
                 continue
-            counts, rate, cost = self._choose(odds, drafter, rows, balance, allowance)
+            counts, rate, cost = self._choose(odds, drafter, rows, mean_context(sequences), balance, allowance)
             if any(counts) and (best is None or rate > best_rate):
                 best_rate, best = rate, (drafter, counts, cost)
         if best is None:
@@ -116,12 +117,13 @@ class Speculation:
         if sequence.request.params.speculative == "off":
             return None
         balance, allowance = self._means([sequence])
+        context = mean_context([sequence])
         return Drafting(
             matcher=drafter.matcher(sequence),
             common=drafter.common_chances,
             common_weight=COMMON_WEIGHT,
             least_worth=LEAST_WORTH,
-            step_ms=[self.costs.ms(rows) for rows in range(1, min(1 + self.most, self._max_rows) + 1)],
+            step_ms=[self.costs.ms(rows, context) for rows in range(1, min(1 + self.most, self._max_rows) + 1)],
             least_gain=_LEAST_GAIN,
             balance=balance,
             allowance=allowance,
@@ -131,8 +133,9 @@ class Speculation:
 
     def take_in(self, sequence: Sequence, steps: SequenceOf[DraftedStep], balance: float) -> None:
         """What an executor that drafted by itself (`ahead`) says of its steps."""
+        context = mean_context([sequence])
         for step in steps:
-            self.costs.observe(1 + step.drafted, step.ms)
+            self.costs.observe(1 + step.drafted, step.ms, context)
             if step.drafted:
                 self.counts.add(step.drafted, step.accepted)
                 sequence.drafts.add(step.drafted, step.accepted)
@@ -181,7 +184,7 @@ class Speculation:
                 self.declined[sequence.speculation] += 1
         looking = [sequence for sequence in sequences if _draft_held_lately(sequence)]
         if looking and self.judging:  # this step runs alone, for another look behind it
-            cost = self.costs.between_ms * len(sequences) / self.costs.ms(rows)
+            cost = self.costs.between_ms * len(sequences) / self.costs.ms(rows, mean_context(sequences))
             for sequence in looking:
                 sequence.draft_balance -= cost / len(looking)
 
@@ -195,11 +198,12 @@ class Speculation:
         balance = sum(sequence.draft_balance for sequence in drafting)
         return balance, _RISK_AT_ONCE * len(drafting) + _RISK_SHARE * tokens
 
-    def _affords_a_token(self, sequences: int, rows: int, balance: float, allowance: float) -> bool:
+    def _affords_a_token(self, sequences: SequenceOf[Sequence], rows: int, balance: float, allowance: float) -> bool:
         """Whether the cheapest draft is within the means, so that it makes sense to look for one."""
-        ms = self.costs.ms
-        added_ms = ms(rows + 1) - ms(rows) + self.costs.between_ms
-        return balance >= 0 or sequences * added_ms <= (balance + allowance) * ms(rows)
+        context = mean_context(sequences)
+        plain_ms = self.costs.ms(rows, context)
+        added_ms = self.costs.ms(rows + 1, context) - plain_ms + self.costs.between_ms
+        return balance >= 0 or len(sequences) * added_ms <= (balance + allowance) * plain_ms
 
     def _limit(self, sequence: Sequence) -> int:
         """Drafted tokens that the sequence could take at most."""
@@ -212,7 +216,13 @@ class Speculation:
         return min(limit, missing - 1) if missing > 0 else limit
 
     def _choose(
-        self, odds: list[list[float]], drafter: Drafter, rows: int, balance: float, allowance: float
+        self,
+        odds: list[list[float]],
+        drafter: Drafter,
+        rows: int,
+        context: float,
+        balance: float,
+        allowance: float,
     ) -> tuple[list[int], float, float]:
         """Numbers of drafted tokens with the most expected tokens for the time; how many times the speed of none; and
         what they cost: tokens that the added time would give without them.
@@ -236,7 +246,7 @@ class Speculation:
                 if value < LEAST_WORTH:
                     break
                 worth.append((value, i))
-        ms = self.costs.ms
+        ms = partial(self.costs.ms, context=context)
         plain_ms = ms(rows)
         plain = len(odds) / plain_ms
         expected = float(len(odds))
@@ -269,6 +279,11 @@ class Speculation:
             if token_id in sequence.stop_ids and at + 1 < len(ids):
                 return ids[: at + 1]
         return ids
+
+
+def mean_context(sequences: SequenceOf[Sequence]) -> float:
+    """Tokens that rows of these sequences see on average."""
+    return sum(len(sequence.tokens) for sequence in sequences) / len(sequences)
 
 
 def _draft_held_lately(sequence: Sequence) -> bool:

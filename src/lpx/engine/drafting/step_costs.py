@@ -10,8 +10,11 @@ from time import perf_counter
 
 from lpx.runtime.step import Executor, SamplerSettings, SequenceInput, StepBatch
 
-# Rows that are measured, in an order in which the first tell most; between them costs are interpolated.
+# Rows that are measured, in an order in which the first tell most; between them costs are interpolated. Behind a
+# context, if there is room for one, the fewest and the most tell what attention adds.
+_FEWEST, _MOST = 1, 16
 _MEASURED = (1, 4, 8, 16, 2, 3, 6, 12)
+_CONTEXT, _LEAST_CONTEXT = 512, 128
 _MOST_SECONDS = 0.5
 # Costs relative to one row, until they are measured: with fast products of signed bytes the weights that are read
 # count, without them arithmetic does from few rows on.
@@ -28,7 +31,7 @@ _ASSUMED_BETWEEN, _LONGEST_BETWEEN = 0.25, 4.0
 
 
 class StepCosts:
-    """Milliseconds of a decode step of `rows` rows.
+    """Milliseconds of a decode step of `rows` rows that see `context` tokens each, as a mean.
 
     A step that runs corrects all costs a little, since contexts grow and the machine changes its pace, and those of
     its own class of rows more. The corrections of a class fade while it does not run, so that a number of rows that
@@ -42,14 +45,18 @@ class StepCosts:
         self._scale: float | None = None  # logarithm; None: no step has run
         self._own = [0.0] * (len(_CLASS_ENDS) + 1)  # logarithms
         self._factors = [1.0] * len(self._own)  # of the base, by class: what `_scale` and `_own` say
+        self._token_ms = (0.0, 0.0)  # what each token of the context adds to a step and to each of its rows
         # From one call of the executor to the next: choosing rows, looking for drafts, tokens to text.
         self.between_ms = _ASSUMED_BETWEEN
 
-    def measure(self, executor: Executor, vocab_size: int, max_rows: int) -> None:
+    def measure(self, executor: Executor, vocab_size: int, max_rows: int, max_model_len: int) -> None:
         """Measure on an executor whose KV blocks are all free; takes half a second at most."""
         facts = executor.info
-        most = min(max_rows, facts.num_blocks * facts.block_size)
-        self._take_in(_measured(executor, vocab_size, most))
+        room = min(max_model_len, facts.num_blocks * facts.block_size)
+        context = min(_CONTEXT, room - _MOST) if room >= _LEAST_CONTEXT + _MOST and max_rows >= _MOST else 0
+        best = _measured(executor, vocab_size, min(max_rows, room), context)
+        self._take_in({rows: ms for (rows, behind), ms in best.items() if not behind})
+        self._take_in_context(best, context)
 
     def _take_in(self, best: Mapping[int, float]) -> None:
         """Measured milliseconds by rows."""
@@ -66,29 +73,39 @@ class StepCosts:
         self._scale = 0.0
         self._refresh()
 
+    def _take_in_context(self, best: Mapping[tuple[int, int], float], context: int) -> None:
+        """Measured milliseconds by rows and by the tokens before them."""
+        try:
+            few, many = (best[rows, context] - best[rows, 0] for rows in (_FEWEST, _MOST))
+        except KeyError:
+            return
+        if context:
+            of_row = max(0.0, (many - few) / (_MOST - _FEWEST))
+            self._token_ms = max(0.0, few - of_row) / context, of_row / context
+
     @property
     def known(self) -> bool:
         """Whether a step has run."""
         return self._scale is not None
 
-    def ms(self, rows: int) -> float:
+    def ms(self, rows: int, context: float = 0.0) -> float:
         """Of one step; in an unknown unit before the first has run."""
-        cost = self._estimate(rows)
-        return cost if rows == 1 else max(cost, self._estimate(1))  # more rows are never faster
+        cost = self._estimate(rows, context)
+        return cost if rows == 1 else max(cost, self._estimate(1, context))  # more rows are never faster
 
     def shown(self) -> dict[int, float]:
         """Milliseconds by rows, for people; empty while costs are not known."""
         return {rows: self.ms(rows) for rows in (1, 2, 4, 8, 16)} if self.known else {}
 
-    def observe(self, rows: int, ms: float) -> None:
+    def observe(self, rows: int, ms: float, context: float = 0.0) -> None:
         """Take in a decode step that ran."""
         if ms <= 0:
             return
         if self._scale is None:
-            self._scale = math.log(ms / self._interpolated(rows))
+            self._scale = math.log(ms / self._interpolated(rows))  # nothing is known about the context
             self._refresh()
             return
-        error = max(-_WILDEST, min(_WILDEST, math.log(ms / self._estimate(rows))))
+        error = max(-_WILDEST, min(_WILDEST, math.log(ms / self._estimate(rows, context))))
         own = bisect_left(_CLASS_ENDS, rows)
         self._scale += _COMMON * error
         for i in range(len(self._own)):
@@ -103,8 +120,10 @@ class StepCosts:
     def _refresh(self) -> None:
         self._factors = [math.exp((self._scale or 0.0) + own) for own in self._own]
 
-    def _estimate(self, rows: int) -> float:
-        return self._interpolated(rows) * self._factors[bisect_left(_CLASS_ENDS, rows)]
+    def _estimate(self, rows: int, context: float) -> float:
+        of_step, of_row = self._token_ms
+        attention = context * (of_step + of_row * rows)
+        return (self._interpolated(rows) + attention) * self._factors[bisect_left(_CLASS_ENDS, rows)]
 
     def _interpolated(self, rows: int) -> float:
         table, base = self._rows, self._base
@@ -118,22 +137,28 @@ class StepCosts:
         return base[at - 1] + (base[at] - base[at - 1]) * (rows - low) / (high - low)
 
 
-def _measured(executor: Executor, vocab_size: int, most: int) -> dict[int, float]:
-    """The fastest of up to three greedy steps of one sequence, by rows."""
-    block_table = range(-(-most // executor.info.block_size))
+def _measured(executor: Executor, vocab_size: int, most: int, context: int) -> dict[tuple[int, int], float]:
+    """The fastest of up to three greedy steps of one sequence, by rows and by tokens before them: none or `context`.
 
-    def run(rows: int) -> float:
+    What these tokens hold makes no difference to the time, so they are not computed.
+    """
+    block_table = range(-(-(context + min(most, _MOST)) // executor.info.block_size))
+    points = [(rows, 0) for rows in _MEASURED]
+    if context:
+        points[4:4] = [(_FEWEST, context), (_MOST, context)]
+
+    def run(rows: int, behind: int) -> float:
         token_ids = [row % vocab_size for row in range(rows)]
-        step = SequenceInput(token_ids, 0, block_table, sample_rows=rows, sampling=SamplerSettings())
+        step = SequenceInput(token_ids, behind, block_table, sample_rows=rows, sampling=SamplerSettings())
         started = perf_counter()
         executor.step(StepBatch([step]))
         return 1e3 * (perf_counter() - started)
 
-    best: dict[int, float] = {}
+    best: dict[tuple[int, int], float] = {}
     end = perf_counter() + _MOST_SECONDS
-    run(1)  # not counted: threads and caches wake up
+    run(1, 0)  # not counted: threads and caches wake up
     for _ in range(3):
-        for rows in _MEASURED:
-            if rows <= most and perf_counter() < end:
-                best[rows] = min(best.get(rows, math.inf), max(run(rows), 1e-6))
+        for point in points:
+            if point[0] <= most and perf_counter() < end:
+                best[point] = min(best.get(point, math.inf), max(run(*point), 1e-6))
     return best
