@@ -223,13 +223,14 @@ def test_an_engine_that_drafts_ahead_gives_the_same_answers(folder, monkeypatch,
         engine.add_request(
             [3, 1, 4, 1, 5, 9, 3, 1, 4], SamplingParams(temperature=temperature, seed=2, speculative=mode, **params)
         )
-        ids, last = [], None
+        ids, pieces, last = [], [], None
         while engine.has_work:
             for delta in engine.step():
                 ids += delta.token_ids
+                pieces += delta.pieces or []
                 last = delta
         assert engine.kv_cache.num_free == engine.kv_cache.num_blocks
-        return ids, (last.finish_reason, last.stop_reason), last.timings
+        return ids, (last.finish_reason, last.stop_reason), last.timings, pieces
 
     try:
         plain = answer("off", max_tokens=61, ignore_eos=True)
@@ -243,6 +244,9 @@ def test_an_engine_that_drafts_ahead_gives_the_same_answers(folder, monkeypatch,
         assert timings.speculation == "drafted"
         counts = engine.stats().drafts
         assert counts.accepted >= timings.accepted_tokens
+        told = answer("auto", max_tokens=61, ignore_eos=True, return_drafts=True)
+        assert told[0] == plain[0]
+        assert 30 < sum(drafted for _, drafted in told[3]) <= told[2].accepted_tokens  # some have no text of their own
         stopped = {"max_tokens": 61, "stop_token_ids": [plain[0][40]]}
         assert answer("auto", **stopped)[:2] == answer("off", **stopped)[:2]
         for count in (1, 2, 3, 17):

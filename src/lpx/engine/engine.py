@@ -272,8 +272,11 @@ class Engine(RequestIntake):
                 if output.error is not None:
                     raise LpxError(f"the model failed on this request: {output.error}")
                 self.scheduler.advance(sequence, count + max(0, len(output.sampled_ids) - 1))
-                held = len(output.sampled_ids) - 1 if drafts is not None and drafts[at] else 0
-                delta = self._accept(sequence, output, now, held)
+                if result.drafted_steps:
+                    from_draft = [i < step.accepted for step in result.drafted_steps for i in range(step.accepted + 1)]
+                else:
+                    from_draft = [True] * (len(output.sampled_ids) - 1) if drafts is not None and drafts[at] else []
+                delta = self._accept(sequence, output, now, from_draft)
             except Exception as error:
                 shown = error if isinstance(error, LpxError) else LpxError(f"the request failed: {error!r}")
                 deltas.extend(self._end_request(sequence.request, "error", _caused(shown, error)))
@@ -409,8 +412,10 @@ class Engine(RequestIntake):
             ]
             row.score_logprobs = request.params.prompt_logprobs or 0
 
-    def _accept(self, sequence: Sequence, output: SequenceOutput, now: int, drafted: int = 0) -> RequestDelta | None:
-        """Take in the results of one sequence, whose first `drafted` ids were drafted; None while its prompt is
+    def _accept(
+        self, sequence: Sequence, output: SequenceOutput, now: int, from_draft: list[bool]
+    ) -> RequestDelta | None:
+        """Take in the results of one sequence; `from_draft` says which ids were drafted. None while its prompt is
         unfinished."""
         request = sequence.request
         row = sequence.row
@@ -463,7 +468,9 @@ class Engine(RequestIntake):
         logprobs = None
         if output.logprobs is not None:
             logprobs = [describe_logprobs(entry, self.tokenizer) for entry in output.logprobs[: len(token_ids)]]
-        return self._make_delta(sequence, text, token_ids, logprobs, finish_reason, stop_reason, now, drafted=drafted)
+        return self._make_delta(
+            sequence, text, token_ids, logprobs, finish_reason, stop_reason, now, from_draft=from_draft
+        )
 
     def _follow_grammar(self, sequence: Sequence, grammar: GrammarPosition, sampled_ids: list[int]) -> list[int]:
         """Sampled ids with those behind them that the grammar forces."""
@@ -492,7 +499,7 @@ class Engine(RequestIntake):
         stop_reason: int | str | None,
         now: int,
         error: LpxError | None = None,
-        drafted: int = 0,
+        from_draft: SequenceOf[bool] = (),
     ) -> RequestDelta:
         """A delta; with a `finish_reason` the sequence ends and its blocks are free."""
         request = sequence.request
@@ -509,7 +516,8 @@ class Engine(RequestIntake):
         )
         delta.error = error
         if request.params.return_drafts and isinstance(sequence.detokenizer, PieceDetokenizer):
-            delta.pieces = [(piece, 0 <= at < drafted) for piece, at in sequence.detokenizer.take_pieces()]
+            pieces = sequence.detokenizer.take_pieces()
+            delta.pieces = [(piece, 0 <= at < len(from_draft) and from_draft[at]) for piece, at in pieces]
         is_first = sequence.index == 0 and len(sequence.output_ids) == len(token_ids)
         if is_first and request.prompt_logprobs is not None and request.scoring_done:
             delta.prompt_logprobs = request.prompt_logprobs

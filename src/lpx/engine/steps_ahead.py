@@ -52,8 +52,7 @@ class StepsAhead:
         ((sequence, count),) = plan
         unseen_ns = self._unseen_ns()
         more = min(_MOST_TOKENS, _room(sequence))
-        # Which pieces of text were drafted is told of single steps alone.
-        if unseen_ns <= 0 or more < 1 or not _may_be_followed(sequence, count) or sequence.request.params.return_drafts:
+        if unseen_ns <= 0 or more < 1 or not _may_be_followed(sequence, count):
             return None
         drafting = self._speculation.ahead(sequence, 1e-6 * unseen_ns)
         if drafting is None or not self._reach(sequence, more):
