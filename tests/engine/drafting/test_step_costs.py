@@ -58,6 +58,18 @@ def test_a_class_of_rows_that_is_slower_than_measured_is_noticed() -> None:
     assert costs.ms(4) / costs.ms(1) > before * 1.15
 
 
+def test_memory_and_arithmetic_may_change_their_pace_apart() -> None:
+    costs = StepCosts()
+    rows_measured = (1, 2, 3, 4, 6, 8, 12, 16)
+    costs._take_in({rows: 10.0 + 0.5 * (rows - 1) for rows in rows_measured})
+    # Memory has become faster, and arithmetic slower; steps of one and of four rows show it.
+    for _ in range(150):
+        for rows in (1, 1, 4):
+            costs.observe(rows, 8.0 + 0.7 * (rows - 1))
+    for rows in (1, 2, 4, 8, 16):
+        assert costs.ms(rows) == pytest.approx(8.0 + 0.7 * (rows - 1), rel=0.1)
+
+
 def test_one_disturbed_step_changes_little() -> None:
     costs = StepCosts()
     costs._take_in({1: 10.0, 4: 13.0, 16: 33.0})

@@ -22,9 +22,11 @@ _ASSUMED_FAST = {1: 1.0, 2: 1.1, 3: 1.15, 4: 1.25, 6: 1.45, 8: 1.7, 12: 2.3, 16:
 _ASSUMED_SLOW = {1: 1.0, 2: 1.3, 3: 1.55, 4: 1.8, 6: 2.7, 8: 3.5, 12: 5.2, 16: 6.9}
 # Steps with neighbouring numbers of rows share what is learned: up to these numbers.
 _CLASS_ENDS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
-_COMMON, _OWN, _FORGET = 0.1, 0.05, 0.998
+_COMMON, _FURTHER, _OWN, _FORGET = 0.1, 0.25, 0.03, 0.99
 _MOST_OWN = 0.2  # the measured relations are trusted more than the steps of a busy machine
+_MOST_FURTHER = math.log(2.0)
 _WILDEST = math.log(4.0)  # a step that took longer than this factor was disturbed
+_WILD = 0.3  # and beyond this its rows tell nothing
 # Milliseconds from the end of a step to the begin of the next, until steps have shown them; what lies further apart
 # than this many times as much was not spent on the next step alone.
 _ASSUMED_BETWEEN, _LONGEST_BETWEEN = 0.25, 4.0
@@ -33,9 +35,10 @@ _ASSUMED_BETWEEN, _LONGEST_BETWEEN = 0.25, 4.0
 class StepCosts:
     """Milliseconds of a decode step of `rows` rows that see `context` tokens each, as a mean.
 
-    A step that runs corrects all costs a little, since contexts grow and the machine changes its pace, and those of
-    its own class of rows more. The corrections of a class fade while it does not run, so that a number of rows that
-    was slow once is tried again.
+    A step that runs corrects all costs a little, since the machine changes its pace; what further rows add to the first
+    by itself, since that is arithmetic and the first is memory, whose paces differ; and the costs of its own class of
+    rows. The corrections of a class fade while it does not run, so that a number of rows that was slow once is tried
+    again.
     """
 
     def __init__(self, isa: str = "") -> None:
@@ -43,6 +46,7 @@ class StepCosts:
         self._rows = list(_ASSUMED_SLOW)
         self._base = list((_ASSUMED_SLOW if slow else _ASSUMED_FAST).values())
         self._scale: float | None = None  # logarithm; None: no step has run
+        self._further = 0.0  # logarithm, of what rows beyond the first add
         self._own = [0.0] * (len(_CLASS_ENDS) + 1)  # logarithms
         self._factors = [1.0] * len(self._own)  # of the base, by class: what `_scale` and `_own` say
         self._token_ms = (0.0, 0.0)  # what each token of the context adds to a step and to each of its rows
@@ -107,7 +111,13 @@ class StepCosts:
             return
         error = max(-_WILDEST, min(_WILDEST, math.log(ms / self._estimate(rows, context))))
         own = bisect_left(_CLASS_ENDS, rows)
-        self._scale += _COMMON * error
+        first, further = self._parts(rows, context)
+        share = further / (first + further)  # of the rows beyond the first in what was expected
+        self._scale += _COMMON * (1 - share) * error
+        # Where the share is small, most of an error is noise, and what is not says much: as in a Kalman filter.
+        gain = _FURTHER * share / (share * share + 0.1)
+        change = gain * max(-_WILD, min(_WILD, error))
+        self._further = max(-_MOST_FURTHER, min(_MOST_FURTHER, self._further + change))
         for i in range(len(self._own)):
             self._own[i] *= _FORGET
         self._own[own] = max(-_MOST_OWN, min(_MOST_OWN, self._own[own] + _OWN * error))
@@ -121,9 +131,14 @@ class StepCosts:
         self._factors = [math.exp((self._scale or 0.0) + own) for own in self._own]
 
     def _estimate(self, rows: int, context: float) -> float:
+        return sum(self._parts(rows, context)) * self._factors[bisect_left(_CLASS_ENDS, rows)]
+
+    def _parts(self, rows: int, context: float) -> tuple[float, float]:
+        """What the first row takes and what the others add, before the corrections of the scale and of the class."""
         of_step, of_row = self._token_ms
-        attention = context * (of_step + of_row * rows)
-        return (self._interpolated(rows) + attention) * self._factors[bisect_left(_CLASS_ENDS, rows)]
+        first = self._base[0] + context * (of_step + of_row)
+        further = self._interpolated(rows) - self._base[0] + context * of_row * (rows - 1)
+        return first, further * math.exp(self._further)
 
     def _interpolated(self, rows: int) -> float:
         table, base = self._rows, self._base
