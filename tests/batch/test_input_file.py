@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpx.batch.errors import BatchFileError
@@ -62,6 +62,7 @@ def test_long_lines_are_lines_and_longer_ones_are_told(folder: Path) -> None:
                 assert source.count().records == 1 + bool(end)
 
 
+@settings(deadline=None)  # it writes files
 @given(st.lists(st.sampled_from([b"a", b"\r", b"\n", b"\r\n", b" ", b"\xe2\x80\xa8", b"{}", b"\xff"]), max_size=30))
 def test_lines_are_what_splitting_gives(folder: Path, pieces: list[bytes]) -> None:
     data = b"".join(pieces)
