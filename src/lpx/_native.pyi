@@ -203,19 +203,25 @@ class SuffixMatcher:
     def right(self) -> list[float]: ...
 
 class Drafting:
+    """Has a lone sequence draft between the steps that follow each other in one call of `Decoder.step`.
+
+    Drafts are worth and cost tokens: those that come beside the sampled ones, and those that would come in the time.
+    `balance` and `steps` (drafted, accepted, whether something could be drafted, milliseconds) change with the call.
+    """
+
     def __init__(
         self,
         *,
-        matcher: SuffixMatcher,
-        common: list[float],
-        common_weight: float,
-        least_worth: float,
-        step_ms: list[float],
-        least_gain: float,
-        balance: float,
-        allowance: float,
-        allowance_share: float,
-        most_ms: float,
+        matcher: SuffixMatcher,  # knows the text up to the row; takes in the tokens of the steps
+        common: list[float],  # chances of its classes that other texts have shown
+        common_weight: float,  # judgements that they count for
+        least_worth: float,  # the chance of a drafted token and all before it
+        step_ms: list[float],  # of a step of 1, 2, ... rows; no more are drafted for
+        least_gain: float,  # times the speed without drafts
+        balance: float,  # what drafts have brought the sequence, less what they have cost it
+        allowance: float,  # what they may cost it beyond that
+        allowance_share: float,  # and more with every token
+        most_ms: float,  # no step begins that is expected to end later
     ) -> None: ...
     def choose(self, chances: list[float]) -> tuple[int, float]: ...
     @property

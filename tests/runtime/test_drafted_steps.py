@@ -10,29 +10,14 @@ from lpx.engine.drafting.step_costs import StepCosts
 from lpx.engine.engine import Engine
 from lpx.engine.sampling_params import SamplingParams
 from lpx.options import EngineOptions
-from lpx.runtime.step import Drafting, SamplerSettings, SequenceInput, StepBatch
+from lpx.runtime.step import SamplerSettings, SequenceInput, StepBatch
 from tests.engine.drafting.test_speculation import OddsDrafter, make_costs, make_sequence, make_speculation
 from tests.reference.executor_rows import blocks_for
-from tests.reference.model_files import write_hf_folder
-from tests.reference.tiny_models import make_tiny, random_prompt
-from tests.runtime.test_reference_float import load
+from tests.reference.tiny_models import random_prompt
 
 PROMPT = 30  # the steps cross the end of a KV block
 TOKENS = 24
 HELD = {"temperature 0": SamplerSettings(seed=3), "temperature 1": SamplerSettings(temperature=1.0, seed=3)}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    config, weights = make_tiny("llama", 3)
-    return config, write_hf_folder(tmp_path_factory.mktemp("drafted") / "model", config, weights)
-
-
-@pytest.fixture
-def executor(folder):
-    executor = load(folder[1])
-    yield executor
-    executor.close()
 
 
 def drafting(matcher, rows=8, **changes):
@@ -49,7 +34,7 @@ def drafting(matcher, rows=8, **changes):
         "allowance_share": 0.0,
         "most_ms": 1e6,
     }
-    return Drafting(**{**settings, **changes})
+    return _native.Drafting(**{**settings, **changes})
 
 
 class Stream:
@@ -64,6 +49,7 @@ class Stream:
         for position in range(PROMPT, PROMPT + TOKENS):
             token_id = self.step([token_id], position).sampled_ids[0]
             self.expected.append(token_id)
+        self.next = self.step([token_id], PROMPT + TOKENS).sampled_ids
 
     def row(self, ids, start, **changes):
         return SequenceInput(ids, start, self.table, sample_rows=1, sampling=self.sampling, **changes)
@@ -112,8 +98,7 @@ def test_a_wrong_draft_gives_the_same_tokens(stream, wrong_at):
     assert sum(step.accepted + 1 for step in steps) == TOKENS
     assert any(step.accepted < step.drafted for step in steps)
     # The rows behind the wrong one have left nothing in the cache.
-    more = stream.step([stream.expected[-1]], PROMPT + TOKENS)
-    assert stream.step([stream.expected[-1]], PROMPT + TOKENS).sampled_ids == more.sampled_ids
+    assert stream.step([stream.expected[-1]], PROMPT + TOKENS).sampled_ids == stream.next
 
 
 def test_without_a_match_steps_follow_without_drafts(stream):
@@ -170,23 +155,6 @@ def test_refused_before_anything_is_written(stream):
     assert stream.run(drafting(stream.matcher())).sequences[0].sampled_ids == stream.expected
 
 
-def native_choice(chances, costs, balance, allowance):
-    rows = range(1, 17)
-    held = _native.Drafting(
-        matcher=_native.SuffixMatcher(),
-        common=[],
-        common_weight=1.0,
-        least_worth=0.0,
-        step_ms=[costs.ms(row) for row in rows],
-        least_gain=1.12,
-        balance=balance,
-        allowance=allowance,
-        allowance_share=0.0,
-        most_ms=0.0,
-    )
-    return held.choose(chances)
-
-
 @pytest.mark.parametrize("per_row", [0.05, 0.4, 1.0, 4.0])
 def test_a_lone_sequence_drafts_as_the_engine_would_choose(per_row):
     draw = random.Random(per_row)
@@ -195,14 +163,16 @@ def test_a_lone_sequence_drafts_as_the_engine_would_choose(per_row):
     chosen = set()
     for _ in range(300):
         chances = np.array([draw.random() ** 0.2 for _ in range(draw.randrange(16))], dtype=np.float32).tolist()
+        while np.prod(chances) < 0.03:  # of tokens that are worth less neither gets any
+            chances.pop()
         sequence = make_sequence()
         sequence.draft_balance = draw.choice([-1.0, -0.1, 0.0, 0.3, 5.0])
         speculation = make_speculation([OddsDrafter({sequence: chances})], costs)
         before = sequence.draft_balance
         drafts = speculation.draft([sequence])
-        count, cost = native_choice(chances, costs, before, 0.25)
-        if count and np.prod(chances[:count]) < 0.03:  # of tokens that are worth less the engine takes none
-            continue
+        step_ms = [costs.ms(rows) for rows in range(1, 17)]
+        settings = {"step_ms": step_ms, "least_gain": 1.12, "balance": before, "allowance": 0.25}
+        count, cost = drafting(_native.SuffixMatcher(), **settings).choose(chances)
         assert count == (0 if drafts is None else len(drafts[0]))
         assert before - cost == pytest.approx(sequence.draft_balance)
         chosen.add(count)

@@ -8,25 +8,10 @@ from lpx.engine.sampling_params import SamplingParams
 from lpx.options import EngineOptions
 from lpx.runtime.step import SamplerSettings, SequenceInput, StepBatch
 from tests.reference.executor_rows import blocks_for
-from tests.reference.model_files import write_hf_folder
-from tests.reference.tiny_models import make_tiny, random_prompt
-from tests.runtime.test_reference_float import load
+from tests.reference.tiny_models import random_prompt
 
 PROMPT = 30  # the steps cross the end of a KV block
 STEPS = 8
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    config, weights = make_tiny("llama", 3)
-    return config, write_hf_folder(tmp_path_factory.mktemp("following") / "model", config, weights)
-
-
-@pytest.fixture
-def executor(folder):
-    executor = load(folder[1])
-    yield executor
-    executor.close()
 
 
 def settings(i):

@@ -71,25 +71,6 @@ class SequenceInput:
     pool_sum: NDArray[np.float64] | None = None  # [hidden size] of the rows before; None: zeros
 
 
-@dataclass(slots=True)
-class Drafting:
-    """Has a lone sequence draft between the steps that follow each other, from its own text and shared ones.
-
-    Drafts are worth and cost tokens: those that come beside the sampled ones, and those that would come in the time.
-    """
-
-    matcher: _native.SuffixMatcher  # knows the text up to the row; takes in the tokens of the steps
-    common: list[float]  # chances of its classes that other texts have shown
-    common_weight: float  # judgements that they count for
-    least_worth: float  # the chance of a drafted token and all before it
-    step_ms: list[float]  # of a step of 1, 2, ... rows; no more are drafted for
-    least_gain: float  # times the speed without drafts
-    balance: float  # what drafts have brought the sequence, less what they have cost it
-    allowance: float  # what they may cost it beyond that
-    allowance_share: float  # and more with every token
-    most_ms: float  # no step begins that is expected to end later
-
-
 class DraftedStep(NamedTuple):
     """What became of drafts in one step."""
 
@@ -113,7 +94,7 @@ class StepBatch:
 
     sequences: list[SequenceInput]
     more_steps: int = 0
-    drafting: Drafting | None = None
+    drafting: _native.Drafting | None = None
 
 
 @dataclass(slots=True)
@@ -141,7 +122,7 @@ class SequenceOutput:
 class StepResult:
     sequences: list[SequenceOutput]
     drafted_steps: list[DraftedStep] = field(default_factory=list)  # with StepBatch.drafting
-    draft_balance: float = 0.0  # Drafting.balance behind them
+    draft_balance: float = 0.0  # of the drafting behind them
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from functools import partial
 
+from lpx import _native
 from lpx.engine.drafting.draft_counts import DraftCounts
 from lpx.engine.drafting.drafter import Drafter
 from lpx.engine.drafting.odds import COMMON_WEIGHT, LEAST_WORTH
@@ -12,7 +13,7 @@ from lpx.engine.drafting.step_costs import StepCosts
 from lpx.engine.drafting.suffix import SuffixDrafter
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.sequence import Sequence
-from lpx.runtime.step import DraftedStep, Drafting, Executor
+from lpx.runtime.step import DraftedStep, Executor
 
 # A gain smaller than this is within the error of costs and chances.
 _LEAST_GAIN = 1.12
@@ -67,9 +68,10 @@ class Speculation:
         if self.judging and not self.costs.known:
             return None
         rows = len(sequences) + forced_rows
+        context = mean_context(sequences)
         balance, allowance = self._means(sequences)
-        if self.judging and not self._affords_a_token(sequences, rows, balance, allowance):
-            self._decline(sequences, set(range(len(sequences))), rows)
+        if self.judging and not self._affords_a_token(len(sequences), rows, context, balance, allowance):
+            self._decline(sequences, set(range(len(sequences))), rows, context)
             return None
         limits = [self._limit(sequence) for sequence in sequences]
         best_rate, best = 1.0, None
@@ -82,11 +84,11 @@ class Speculation:
             found.update(i for i, chances in enumerate(odds) if chances)
             if not any(odds):
                 continue
-            counts, rate, cost = self._choose(odds, drafter, rows, mean_context(sequences), balance, allowance)
+            counts, rate, cost = self._choose(odds, drafter, rows, context, balance, allowance)
             if any(counts) and (best is None or rate > best_rate):
                 best_rate, best = rate, (drafter, counts, cost)
         if best is None:
-            self._decline(sequences, found, rows)
+            self._decline(sequences, found, rows, context)
             return None
         drafter, counts, cost = best
         grow = self._kv_cache.grow
@@ -106,19 +108,19 @@ class Speculation:
             self._drafted_by[sequence] = drafter
         return drafts
 
-    def ahead(self, sequence: Sequence, most_ms: float) -> Drafting | None:
+    def ahead(self, sequence: Sequence, most_ms: float) -> _native.Drafting | None:
         """For a lone sequence that decodes: how an executor drafts for it between steps of `most_ms` in all.
 
         None where that is not for the executor: when drafts are not judged by what they bring, or not by suffix alone.
         """
-        (drafter,) = self.drafters if len(self.drafters) == 1 else (None,)
-        if not (self.judging and self.costs.known and isinstance(drafter, SuffixDrafter)):
+        if not self.judging or not self.costs.known or len(self.drafters) != 1:
             return None
-        if sequence.request.params.speculative == "off":
+        drafter = self.drafters[0]
+        if not isinstance(drafter, SuffixDrafter) or sequence.request.params.speculative == "off":
             return None
         balance, allowance = self._means([sequence])
         context = mean_context([sequence])
-        return Drafting(
+        return _native.Drafting(
             matcher=drafter.matcher(sequence),
             common=drafter.common_chances,
             common_weight=COMMON_WEIGHT,
@@ -177,14 +179,14 @@ class Speculation:
         for drafter in self.drafters:
             drafter.close()
 
-    def _decline(self, sequences: SequenceOf[Sequence], found: set[int], rows: int) -> None:
+    def _decline(self, sequences: SequenceOf[Sequence], found: set[int], rows: int, context: float) -> None:
         for i, sequence in enumerate(sequences):
             if sequence.request.params.speculative != "off":
                 sequence.speculation = "would_not_pay" if i in found else "no_draft"
                 self.declined[sequence.speculation] += 1
         looking = [sequence for sequence in sequences if _draft_held_lately(sequence)]
         if looking and self.judging:  # this step runs alone, for another look behind it
-            cost = self.costs.between_ms * len(sequences) / self.costs.ms(rows, mean_context(sequences))
+            cost = self.costs.between_ms * len(sequences) / self.costs.ms(rows, context)
             for sequence in looking:
                 sequence.draft_balance -= cost / len(looking)
 
@@ -198,12 +200,11 @@ class Speculation:
         balance = sum(sequence.draft_balance for sequence in drafting)
         return balance, _RISK_AT_ONCE * len(drafting) + _RISK_SHARE * tokens
 
-    def _affords_a_token(self, sequences: SequenceOf[Sequence], rows: int, balance: float, allowance: float) -> bool:
+    def _affords_a_token(self, sequences: int, rows: int, context: float, balance: float, allowance: float) -> bool:
         """Whether the cheapest draft is within the means, so that it makes sense to look for one."""
-        context = mean_context(sequences)
         plain_ms = self.costs.ms(rows, context)
         added_ms = self.costs.ms(rows + 1, context) - plain_ms + self.costs.between_ms
-        return balance >= 0 or len(sequences) * added_ms <= (balance + allowance) * plain_ms
+        return balance >= 0 or sequences * added_ms <= (balance + allowance) * plain_ms
 
     def _limit(self, sequence: Sequence) -> int:
         """Drafted tokens that the sequence could take at most."""

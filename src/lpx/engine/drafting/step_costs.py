@@ -26,7 +26,7 @@ _COMMON, _FURTHER, _OWN, _FORGET = 0.1, 0.25, 0.03, 0.99
 _MOST_OWN = 0.2  # the measured relations are trusted more than the steps of a busy machine
 _MOST_FURTHER = math.log(2.0)
 _WILDEST = math.log(4.0)  # a step that took longer than this factor was disturbed
-_WILD = 0.3  # and beyond this its rows tell nothing
+_MOST_FURTHER_ERROR = 0.3  # and beyond this its further rows tell nothing
 # Milliseconds from the end of a step to the begin of the next, until steps have shown them; what lies further apart
 # than this many times as much was not spent on the next step alone.
 _ASSUMED_BETWEEN, _LONGEST_BETWEEN = 0.25, 4.0
@@ -47,6 +47,7 @@ class StepCosts:
         self._base = list((_ASSUMED_SLOW if slow else _ASSUMED_FAST).values())
         self._scale: float | None = None  # logarithm; None: no step has run
         self._further = 0.0  # logarithm, of what rows beyond the first add
+        self._further_factor = 1.0
         self._own = [0.0] * (len(_CLASS_ENDS) + 1)  # logarithms
         self._factors = [1.0] * len(self._own)  # of the base, by class: what `_scale` and `_own` say
         self._token_ms = (0.0, 0.0)  # what each token of the context adds to a step and to each of its rows
@@ -79,11 +80,8 @@ class StepCosts:
 
     def _take_in_context(self, best: Mapping[tuple[int, int], float], context: int) -> None:
         """Measured milliseconds by rows and by the tokens before them."""
-        try:
+        if context and (_MOST, context) in best:  # the last of the points that tell
             few, many = (best[rows, context] - best[rows, 0] for rows in (_FEWEST, _MOST))
-        except KeyError:
-            return
-        if context:
             of_row = max(0.0, (many - few) / (_MOST - _FEWEST))
             self._token_ms = max(0.0, few - of_row) / context, of_row / context
 
@@ -109,14 +107,14 @@ class StepCosts:
             self._scale = math.log(ms / self._interpolated(rows))  # nothing is known about the context
             self._refresh()
             return
-        error = max(-_WILDEST, min(_WILDEST, math.log(ms / self._estimate(rows, context))))
         own = bisect_left(_CLASS_ENDS, rows)
         first, further = self._parts(rows, context)
+        error = max(-_WILDEST, min(_WILDEST, math.log(ms / ((first + further) * self._factors[own]))))
         share = further / (first + further)  # of the rows beyond the first in what was expected
         self._scale += _COMMON * (1 - share) * error
         # Where the share is small, most of an error is noise, and what is not says much: as in a Kalman filter.
         gain = _FURTHER * share / (share * share + 0.1)
-        change = gain * max(-_WILD, min(_WILD, error))
+        change = gain * max(-_MOST_FURTHER_ERROR, min(_MOST_FURTHER_ERROR, error))
         self._further = max(-_MOST_FURTHER, min(_MOST_FURTHER, self._further + change))
         for i in range(len(self._own)):
             self._own[i] *= _FORGET
@@ -129,6 +127,7 @@ class StepCosts:
 
     def _refresh(self) -> None:
         self._factors = [math.exp((self._scale or 0.0) + own) for own in self._own]
+        self._further_factor = math.exp(self._further)
 
     def _estimate(self, rows: int, context: float) -> float:
         return sum(self._parts(rows, context)) * self._factors[bisect_left(_CLASS_ENDS, rows)]
@@ -138,7 +137,7 @@ class StepCosts:
         of_step, of_row = self._token_ms
         first = self._base[0] + context * (of_step + of_row)
         further = self._interpolated(rows) - self._base[0] + context * of_row * (rows - 1)
-        return first, further * math.exp(self._further)
+        return first, further * self._further_factor
 
     def _interpolated(self, rows: int) -> float:
         table, base = self._rows, self._base

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from lpx import _native
 from lpx.runtime.step import (
     DraftedStep,
-    Drafting,
     SamplerSettings,
     SequenceInput,
     SequenceOutput,
@@ -82,7 +81,7 @@ class FlatStep:
                 "more_steps": batch.more_steps,
                 "stop_ids": np.array(stop_ids, dtype=np.int32),
                 "stop_begin": np.array(stop_begin, dtype=np.int32),
-                "drafting": None if batch.drafting is None else _native_drafting(batch.drafting),
+                "drafting": batch.drafting,
             }
 
     def _pools(self, hidden_size: int) -> dict[str, Any]:
@@ -142,9 +141,8 @@ class FlatStep:
         """What `Decoder.step` returned, by sequence."""
         sampled, finite, ids, logprobs, ranks, top_ids, top_logprobs = native
         all_finite = bool(finite.all())
-        drafting: _native.Drafting | None = self.following["drafting"]
-        if drafting is not None:
-            return _results_of_drafting(drafting, sampled.tolist(), all_finite)
+        if self._batch.drafting is not None:
+            return _results_of_drafting(self._batch.drafting, sampled.tolist(), all_finite)
         if len(sampled) > len(finite):
             return self._results_of_steps(sampled.reshape(-1, len(finite)), finite)
         sampled_ids: list[int] = sampled.tolist()
@@ -201,21 +199,6 @@ class FlatStep:
                 for ids, fine in zip(sampled.T.tolist(), finite.tolist(), strict=True)
             ]
         )
-
-
-def _native_drafting(drafting: Drafting) -> _native.Drafting:
-    return _native.Drafting(
-        matcher=drafting.matcher,
-        common=drafting.common,
-        common_weight=drafting.common_weight,
-        least_worth=drafting.least_worth,
-        step_ms=drafting.step_ms,
-        least_gain=drafting.least_gain,
-        balance=drafting.balance,
-        allowance=drafting.allowance,
-        allowance_share=drafting.allowance_share,
-        most_ms=drafting.most_ms,
-    )
 
 
 def _results_of_drafting(drafting: _native.Drafting, sampled: list[int], finite: bool) -> StepResult:
