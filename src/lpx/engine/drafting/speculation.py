@@ -22,7 +22,7 @@ _LEAST_GAIN = 1.12
 _QUIET_TOKENS = 4
 # What drafts may cost a sequence beyond what they have brought it: tokens that would have come meanwhile, at once and
 # for each token of its output. Chances are learned, so the first ones are wrong for some texts; this bounds the harm.
-_RISK_AT_ONCE, _RISK_SHARE = 0.25, 0.01
+_RISK_AT_ONCE, _RISK_SHARE = 0.25, 0.005
 
 
 class Speculation:
