@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 
@@ -68,6 +69,36 @@ def test_memory_and_arithmetic_may_change_their_pace_apart() -> None:
             costs.observe(rows, 8.0 + 0.7 * (rows - 1))
     for rows in (1, 2, 4, 8, 16):
         assert costs.ms(rows) == pytest.approx(8.0 + 0.7 * (rows - 1), rel=0.1)
+
+
+def test_slower_arithmetic_has_the_effect_of_more_rows() -> None:
+    """As measured where two processors were first two cores and then two threads of one core."""
+    cores = {1: 3.71, 2: 3.71, 3: 3.93, 4: 4.08, 6: 5.16, 8: 6.83, 12: 8.90, 16: 12.35}
+    one_core = {1: 3.02, 2: 3.41, 3: 3.65, 4: 4.29, 6: 6.07, 8: 8.03, 12: 11.36, 16: 15.5}
+    costs = StepCosts()
+    costs._take_in(cores)
+    for rows in (1, 1, 1, 1, 4) * 4:
+        costs.observe(rows, one_core[rows])
+    for rows, ms in one_core.items():  # few rows tell about many
+        assert costs.ms(rows) / costs.ms(1) == pytest.approx(ms / one_core[1], rel=0.15)
+    for rows in (1, 1, 1, 1, 6) * 4:
+        costs.observe(rows, cores[rows])
+    for rows, ms in cores.items():
+        assert costs.ms(rows) / costs.ms(1) == pytest.approx(ms / cores[1], rel=0.15)
+
+
+def test_noise_of_steps_is_not_taken_for_a_change() -> None:
+    random = Random(5)
+    truth = {1: 3.71, 2: 3.71, 3: 3.93, 4: 4.08, 6: 5.16, 8: 6.83, 12: 8.90, 16: 12.35}
+    costs = StepCosts()
+    costs._take_in(truth)
+    furthest = 0.0
+    for _ in range(300):
+        for rows in (1, 1, 4):
+            disturbed = 3.0 if random.random() < 0.01 else 1.0
+            costs.observe(rows, truth[rows] * math.exp(random.gauss(0.0, 0.06)) * disturbed)
+        furthest = max(furthest, abs(math.log(costs.ms(4) / costs.ms(1) * truth[1] / truth[4])))
+    assert furthest < 0.12
 
 
 def test_one_disturbed_step_changes_little() -> None:

@@ -22,23 +22,28 @@ _ASSUMED_FAST = {1: 1.0, 2: 1.1, 3: 1.15, 4: 1.25, 6: 1.45, 8: 1.7, 12: 2.3, 16:
 _ASSUMED_SLOW = {1: 1.0, 2: 1.3, 3: 1.55, 4: 1.8, 6: 2.7, 8: 3.5, 12: 5.2, 16: 6.9}
 # Steps with neighbouring numbers of rows share what is learned: up to these numbers.
 _CLASS_ENDS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
-_COMMON, _FURTHER, _OWN, _FORGET = 0.1, 0.25, 0.03, 0.99
+_OWN, _FORGET = 0.03, 0.99
 _MOST_OWN = 0.2  # the measured relations are trusted more than the steps of a busy machine
-_MOST_FURTHER = math.log(2.0)
-_WILDEST = math.log(4.0)  # a step that took longer than this factor was disturbed
-_MOST_FURTHER_ERROR = 0.3  # and beyond this its further rows tell nothing
+# Logarithms, as are all errors: how far a step's time is from any expectation; the paces of the machine from what they
+# were a step before, when they were measured at load, and when nothing is known; and the furthest that a step is
+# believed to be.
+_NOISE, _DRIFT, _MEASURED_DOUBT, _DOUBT, _WILDEST = 0.08, 0.02, 0.1, 0.25, 0.3
+_MOST_ARITHMETIC = math.log(3.0)
+_NEARBY = 1.25  # factor of the pace of arithmetic within which its share of a step is looked for
 # Milliseconds from the end of a step to the begin of the next, until steps have shown them; what lies further apart
 # than this many times as much was not spent on the next step alone.
-_ASSUMED_BETWEEN, _LONGEST_BETWEEN = 0.25, 4.0
+_ASSUMED_BETWEEN, _LONGEST_BETWEEN, _BETWEEN_SHARE = 0.25, 4.0, 0.1
 
 
 class StepCosts:
     """Milliseconds of a decode step of `rows` rows that see `context` tokens each, as a mean.
 
-    A step that runs corrects all costs a little, since the machine changes its pace; what further rows add to the first
-    by itself, since that is arithmetic and the first is memory, whose paces differ; and the costs of its own class of
-    rows. The corrections of a class fade while it does not run, so that a number of rows that was slow once is tried
-    again.
+    What was measured at load changes with the machine: neighbours take memory bandwidth, or two processors become one
+    core's threads. Time that weights take to be read and time of arithmetic then change apart, and as rows only add
+    arithmetic, a slower one has the effect of more rows: T(rows) becomes scale * T(slower * rows). A step that runs
+    corrects both factors, as a Kalman filter: what has not been seen for long is the most uncertain, and learned the
+    fastest. It also corrects the costs of its own class of rows. These corrections fade while the class does not run,
+    so that a number of rows that was slow once is tried again.
     """
 
     def __init__(self, isa: str = "") -> None:
@@ -46,8 +51,10 @@ class StepCosts:
         self._rows = list(_ASSUMED_SLOW)
         self._base = list((_ASSUMED_SLOW if slow else _ASSUMED_FAST).values())
         self._scale: float | None = None  # logarithm; None: no step has run
-        self._further = 0.0  # logarithm, of what rows beyond the first add
-        self._further_factor = 1.0
+        self._arithmetic = 0.0  # logarithm: how much slower arithmetic is, as against the scale
+        self._slower = 1.0
+        # Of the errors of these two: variance, covariance, variance.
+        self._doubt = (_DOUBT**2, 0.0, _DOUBT**2)
         self._own = [0.0] * (len(_CLASS_ENDS) + 1)  # logarithms
         self._factors = [1.0] * len(self._own)  # of the base, by class: what `_scale` and `_own` say
         self._token_ms = (0.0, 0.0)  # what each token of the context adds to a step and to each of its rows
@@ -76,6 +83,7 @@ class StepCosts:
             base.append(max(ms, base[-1]) if base else ms)
         self._base = base
         self._scale = 0.0
+        self._doubt = (_MEASURED_DOUBT**2, 0.0, _MEASURED_DOUBT**2)
         self._refresh()
 
     def _take_in_context(self, best: Mapping[tuple[int, int], float], context: int) -> None:
@@ -108,39 +116,54 @@ class StepCosts:
             self._refresh()
             return
         own = bisect_left(_CLASS_ENDS, rows)
-        first, further = self._parts(rows, context)
-        error = max(-_WILDEST, min(_WILDEST, math.log(ms / ((first + further) * self._factors[own]))))
-        share = further / (first + further)  # of the rows beyond the first in what was expected
-        self._scale += _COMMON * (1 - share) * error
-        # Where the share is small, most of an error is noise, and what is not says much: as in a Kalman filter.
-        gain = _FURTHER * share / (share * share + 0.1)
-        change = gain * max(-_MOST_FURTHER_ERROR, min(_MOST_FURTHER_ERROR, error))
-        self._further = max(-_MOST_FURTHER, min(_MOST_FURTHER, self._further + change))
+        expected = self._at_pace(rows, context, self._slower) * self._factors[own]
+        error = max(-_WILDEST, min(_WILDEST, math.log(ms / expected)))
+        share = 0.0  # of arithmetic in what was expected; one row is what the scale is about
+        if rows > 1:
+            more, less = (self._at_pace(rows, context, self._slower * by) for by in (_NEARBY, 1 / _NEARBY))
+            share = math.log(more / less) / (2 * math.log(_NEARBY))
+        self._correct(error, share)
         for i in range(len(self._own)):
             self._own[i] *= _FORGET
         self._own[own] = max(-_MOST_OWN, min(_MOST_OWN, self._own[own] + _OWN * error))
         self._refresh()
 
+    def _correct(self, error: float, share: float) -> None:
+        """Of a step whose time depends on the scale, and by `share` on how much slower arithmetic is."""
+        scale, both, arithmetic = self._doubt
+        scale, arithmetic = (min(doubt + _DRIFT**2, _DOUBT**2) for doubt in (scale, arithmetic))
+        of_scale, of_arithmetic = scale + share * both, both + share * arithmetic
+        total = of_scale + share * of_arithmetic + _NOISE**2
+        self._scale = (self._scale or 0.0) + of_scale / total * error
+        slower = self._arithmetic + of_arithmetic / total * error
+        self._arithmetic = max(-_MOST_ARITHMETIC, min(_MOST_ARITHMETIC, slower))
+        self._doubt = (
+            scale - of_scale * of_scale / total,
+            both - of_scale * of_arithmetic / total,
+            arithmetic - of_arithmetic * of_arithmetic / total,
+        )
+
     def observe_between(self, ms: float) -> None:
         """Take in the time between two steps, of which the second was there to be run when the first had ended."""
-        self.between_ms += _COMMON * (min(ms, _LONGEST_BETWEEN * self.between_ms) - self.between_ms)
+        self.between_ms += _BETWEEN_SHARE * (min(ms, _LONGEST_BETWEEN * self.between_ms) - self.between_ms)
 
     def _refresh(self) -> None:
         self._factors = [math.exp((self._scale or 0.0) + own) for own in self._own]
-        self._further_factor = math.exp(self._further)
+        self._slower = math.exp(self._arithmetic)
 
     def _estimate(self, rows: int, context: float) -> float:
-        return sum(self._parts(rows, context)) * self._factors[bisect_left(_CLASS_ENDS, rows)]
+        return self._at_pace(rows, context, self._slower) * self._factors[bisect_left(_CLASS_ENDS, rows)]
 
-    def _parts(self, rows: int, context: float) -> tuple[float, float]:
-        """What the first row takes and what the others add, before the corrections of the scale and of the class."""
+    def _at_pace(self, rows: int, context: float, slower: float) -> float:
+        """With arithmetic that many times slower than at load; before the corrections of the scale and of the class."""
         of_step, of_row = self._token_ms
-        first = self._base[0] + context * (of_step + of_row)
-        further = self._interpolated(rows) - self._base[0] + context * of_row * (rows - 1)
-        return first, further * self._further_factor
+        alike = slower * rows  # rows that took as long at load
+        return self._interpolated(alike) + context * (of_step + of_row * alike)
 
-    def _interpolated(self, rows: int) -> float:
+    def _interpolated(self, rows: float) -> float:
         table, base = self._rows, self._base
+        if rows <= table[0]:
+            return base[0]
         at = bisect_left(table, rows)
         if at < len(table) and table[at] == rows:
             return base[at]
