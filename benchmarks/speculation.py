@@ -19,13 +19,14 @@ import signal
 import sys
 from pathlib import Path
 
-from speculation_report import LEAST_RATIO, MODES, StreamRuns, TaskRuns, as_json, first_difference, lines
+from speculation_report import MODES, StreamRuns, TaskRuns, as_json, first_difference, lines
 from workers.process import Worker, WorkerError, least_disturbed, processor_name
 
 TASKS = Path(__file__).parent / "data" / "speculation.jsonl"
 KINDS = ("code_rewrite", "quote", "json", "chat", "chat_zh", "translation")
 SEED = 20
-MORE = 8  # rounds for each one, where the first ones showed less than what is wanted
+MORE = 8  # rounds for each one, at least, where the first ones showed less than what is wanted
+MOST = 120  # rounds of what seems slow, when even so many tell nothing
 PEER_SIDES = {"plain": False, "lookup": True}
 
 
@@ -63,7 +64,7 @@ def parse_arguments():
         "--rounds",
         type=int,
         default=5,
-        help=f"a ratio below the wanted one gets {MORE} times as many more",
+        help=f"a ratio below the wanted one gets {MORE} times as many more, up to {MOST} where it stays unsure",
     )
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS), help=",".join(KINDS))
     parser.add_argument("--limit", type=int, help="tasks of each kind (default: all)")
@@ -159,7 +160,7 @@ class Run:
         runs = TaskRuns(task["kind"], task["name"], temperature)
         self.runs.append(runs)
         with_peer = self.peer and temperature == 0
-        for number in self._rounds(lambda: runs.judged and runs.ratio < LEAST_RATIO):
+        for number in self._rounds(runs):
             turn = at + number
             answers, share = self._alternate(turn, MODES, lambda mode: self._answer(task, temperature, mode, runs))
             for mode in MODES:
@@ -172,14 +173,21 @@ class Run:
                     for side, rate in rates.items():
                         runs.peer_rates.setdefault(side, []).append(rate)
 
-    def _rounds(self, slow):
-        """Numbers of rounds: `MORE` times as many more when `slow()` after the first, so that noise does not accuse.
+    def _rounds(self, runs):
+        """Numbers of rounds, to be added to `runs` one by one: more where it seems slow, so that noise does not accuse.
 
-        All of these, whatever they show: to end when the figure suits would flatter it.
+        `MORE` times as many at least, whatever they show, for to end when the figure suits would flatter it; then on
+        until it is sure on which side of the wanted ratio the truth lies.
         """
-        yield from range(self.options.rounds)
-        if not self.options.shared and slow():
-            yield from range(self.options.rounds, (1 + MORE) * self.options.rounds)
+        first = self.options.rounds
+        yield from range(first)
+        if self.options.shared or not runs.seems_slow:
+            return
+        least = (1 + MORE) * first
+        for number in range(first, max(least, MOST)):
+            if number >= least and runs.sure:
+                return
+            yield number
 
     def _alternate(self, turn, modes, ask):
         """({mode: reply}, CPU share of others) of the least disturbed attempt; `ask(mode)` gives (reply, Usage)."""
@@ -224,7 +232,7 @@ class Run:
                 self._compare(task, temperature, f"{mode}, {len(tasks)} at once", len(runs.other_share), token_ids)
             return reply, usage
 
-        for number in self._rounds(lambda: runs.ratio < LEAST_RATIO):
+        for number in self._rounds(runs):
             replies, share = self._alternate(number, MODES, ask)
             if not all(reply["decode_tokens"] for reply in replies.values()):
                 return  # all have ended before the last prompt was done

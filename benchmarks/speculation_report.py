@@ -7,13 +7,32 @@ from dataclasses import asdict, dataclass, field
 from lpx.bench.statistics import alternating_ratio
 
 LEAST_RATIO = 0.97  # no task should be slower than this
+SURE_WIDTH = 0.04  # of an interval that says enough
 LEAST_MEDIAN = {"code_rewrite": 2.0, "quote": 2.0}  # speed-ups wanted, by kind
 LEAST_TOKENS = 16  # a shorter answer takes too few steps to be timed: it is shown, and not judged
 MODES = ("auto", "off")
 
 
+class _Compared:
+    """What both kinds of runs share: a `speed_up`, from the rounds that were measured so far."""
+
+    @property
+    def ratio(self):
+        return self.speed_up.estimate
+
+    @property
+    def seems_slow(self):
+        return self.judged and self.ratio < LEAST_RATIO
+
+    @property
+    def sure(self):
+        """Whether the least ratio lies outside of the interval, or the interval is narrow."""
+        found = self.speed_up
+        return not found.low <= LEAST_RATIO <= found.high or found.high - found.low <= SURE_WIDTH
+
+
 @dataclass
-class TaskRuns:
+class TaskRuns(_Compared):
     """One task at one temperature: what each kept round gave, by mode."""
 
     kind: str
@@ -54,10 +73,6 @@ class TaskRuns:
         return alternating_ratio(*([1 / answer["decode_ms"] for answer in self.answers[mode]] for mode in MODES))
 
     @property
-    def ratio(self):
-        return self.speed_up.estimate
-
-    @property
     def rounds_slower(self):
         pairs = zip(self.answers["auto"], self.answers["off"], strict=True)
         return sum(auto["decode_ms"] > off["decode_ms"] for auto, off in pairs)
@@ -73,7 +88,7 @@ class TaskRuns:
 
 
 @dataclass
-class StreamRuns:
+class StreamRuns(_Compared):
     """Tasks of one kind, all at once: tokens a second of all together, a value a round."""
 
     kind: str
@@ -88,13 +103,13 @@ class StreamRuns:
         return statistics.median(self.rates[mode])
 
     @property
+    def judged(self):
+        return True
+
+    @property
     def speed_up(self):
         """As of a task."""
         return alternating_ratio(*(self.rates[mode] for mode in MODES))
-
-    @property
-    def ratio(self):
-        return self.speed_up.estimate
 
 
 def first_difference(expected, given):
@@ -143,7 +158,7 @@ def by_kind(tasks):
 
 def slow_tasks(tasks):
     """Judged tasks below the least ratio, the slowest first."""
-    return sorted((t for t in tasks if t.judged and t.ratio < LEAST_RATIO), key=lambda task: task.ratio)
+    return sorted((t for t in tasks if t.seems_slow), key=lambda task: task.ratio)
 
 
 def verdict(kinds, streams):

@@ -1,6 +1,7 @@
 """The benchmark of drafts: its tasks, its statistics and its tables."""
 
 import importlib
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -83,11 +84,30 @@ def test_the_ratio_is_that_of_the_rounds(report):
     assert runs.rounds_slower == 1
 
 
-def test_what_seems_slow_is_measured_longer_to_the_end(bench):
+@pytest.mark.parametrize(
+    ("first", "later", "rounds"),
+    [
+        ([1.0, 1.0], [], [2]),
+        ([0.9, 0.9], [1.0], [18]),  # more of them, whatever they show
+        ([0.9, 0.9], [0.95, 0.9], [18]),  # sure: slower
+        ([0.9, 0.9], [0.9, 1.2], range(19, 120)),  # the interval still has 0.97 after the 18th
+        ([0.9, 0.9], [0.98, 0.96], [18]),  # narrow
+        ([0.9, 0.9], [0.5, 1.8], [120]),  # never sure
+    ],
+)
+def test_what_seems_slow_is_measured_until_it_is_sure(bench, report, first, later, rounds):
     run = bench.Run([], bench.argparse.Namespace(rounds=2, shared=False))
-    assert list(run._rounds(lambda: False)) == [0, 1]
-    answers = iter([True, False, False])
-    assert list(run._rounds(lambda: next(answers))) == list(range(2 * (1 + bench.MORE)))
+    task, streams = report.TaskRuns("chat", "a", 0.0, tokens=101), report.StreamRuns("chat", 0.0, 16)
+    ratios = list(itertools.islice(itertools.chain(first, itertools.cycle(later)), 200))
+    for number in run._rounds(task):
+        task.answers["auto"].append({"decode_ms": 100 / ratios[number]})
+        task.answers["off"].append({"decode_ms": 100})
+        task.other_share.append(0.0)
+    for number in run._rounds(streams):
+        streams.rates["auto"].append(100 * ratios[number])
+        streams.rates["off"].append(100)
+    assert task.rounds in rounds
+    assert len(streams.rates["off"]) == task.rounds
 
 
 def test_an_answer_of_a_few_tokens_is_shown_but_not_judged(report):
