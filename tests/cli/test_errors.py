@@ -43,6 +43,20 @@ def test_wrong_values_are_named_and_end_with_2(lpx, arguments, said):
     assert said in one_line(lpx(*arguments), 2)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("serve", "model.gguf"), "(model.gguf); a model is given with --model ("),
+        (("run", "why", "is", "it"), "(is it); text with spaces needs quotes, and a model is given with --model ("),
+        (("models", "list", "x"), "argument(s) (x) ("),
+    ],
+)
+def test_too_many_arguments_say_how_they_are_given(lpx, arguments, said):
+    done = lpx(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
 def test_input_that_is_not_utf8_is_refused(lpx):
     for data in (b"caf\xe9", "text".encode("utf-16")):
         assert "not valid UTF-8" in one_line(lpx("run", input=data), 2)

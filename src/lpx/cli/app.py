@@ -141,8 +141,21 @@ def _end_with_usage(error: Any) -> NoReturn:
         raise error
     if error.ctx is not None:
         print(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n", file=sys.stderr)
-    print(error_line(error.format_message(), ConfigError.help_code), file=sys.stderr)
+    message = error.format_message()
+    if error.ctx is not None and message.startswith("Got unexpected extra argument"):
+        message += _how_to_give_it(error.ctx.command)
+    print(error_line(message, ConfigError.help_code), file=sys.stderr)
     raise typer.Exit(error.exit_code) from None
+
+
+def _how_to_give_it(command: Any) -> str:
+    """What was meant, most likely, by more arguments than `command` takes."""
+    hints = []
+    if any(parameter.param_type_name == "argument" for parameter in command.params):
+        hints.append("text with spaces needs quotes")
+    if any("--model" in parameter.opts for parameter in command.params):
+        hints.append("a model is given with --model")
+    return f"; {', and '.join(hints)}" if hints else ""
 
 
 # A full disk or quota, a device that fails: of what commands do, only writing their output ends so.
