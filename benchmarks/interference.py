@@ -50,6 +50,8 @@ def main() -> None:
 
     options = EngineOptions(args.model, threads=args.threads, max_model_len=8192, itl_target_ms=args.itl_target_ms)
     engine = Engine.load(options)
+    while engine.use_idle_time():  # as a server does that waits for its first request
+        pass
     rng = random.Random(0)
 
     def prompt(tokens: int) -> list[int]:

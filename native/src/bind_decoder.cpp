@@ -358,6 +358,14 @@ void bind_decoder(nb::module_& m) {
         .def_prop_ro("most_screened_rows", [](const BoundDecoder& d) { return d.decoder.kernels().screen_rows; })
         .def_prop_ro("screened_rows", [](const BoundDecoder& d) { return d.decoder.screened_rows(); })
         .def("kv_block", &BoundDecoder::kv_block, "block"_a, "layer"_a, "kv_head"_a)
+        .def(
+            "populate_kv",
+            [](const BoundDecoder& d, int64_t first, int64_t count) {
+                const KvCache* const cache = d.decoder.kv_cache();
+                if (cache == nullptr) throw std::logic_error("finish() comes first");
+                return cache->populate(first, count);
+            },
+            "first"_a, "count"_a, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("isa", [](const BoundDecoder& d) { return d.decoder.kernels().isa; })
         .def_prop_ro("weight_bytes", [](BoundDecoder& d) { return d.decoder.weights().bytes(); })
         .def_prop_ro("bytes_per_row_step", [](BoundDecoder& d) { return d.decoder.weights().bytes_per_row_step(); })

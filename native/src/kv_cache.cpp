@@ -1,6 +1,7 @@
 #include "kv_cache.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -17,6 +18,8 @@
 namespace lpx {
 
 namespace {
+
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
 
 constexpr const char* kTypeNames[] = {"f16", "bf16", "q8", "q4"};
 
@@ -109,6 +112,14 @@ KvCache::KvCache(int64_t blocks, int64_t layers, int64_t kv_heads, const KvLayou
     if (p == MAP_FAILED) throw std::bad_alloc();
     madvise(p, bytes(), MADV_HUGEPAGE);  // only a hint; small pages work too
     data_ = {static_cast<std::byte*>(p), Unmap{bytes()}};
+}
+
+bool KvCache::populate(int64_t first, int64_t count) const {
+    if (first < 0 || count < 0 || first > blocks_ - count) throw std::out_of_range("blocks outside of the KV cache");
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    const int64_t begin = first * block_pitch_ / page * page;  // the cache begins at a page
+    const int64_t end = (first + count) * block_pitch_;
+    return madvise(data_.get() + begin, static_cast<size_t>(end - begin), kPopulateWrite) == 0;
 }
 
 size_t KvCache::block_bytes(int64_t layers, int64_t kv_heads, const KvLayout& layout) {

@@ -24,6 +24,9 @@ class KvCache {
 
     int64_t blocks() const { return blocks_; }
     const KvLayout& layout() const { return layout_; }
+    // Has the system hand over the memory of `count` blocks now, not when they are first written. What they hold stays.
+    // False: it does not know how (Linux before 5.14), or has no memory left.
+    bool populate(int64_t first, int64_t count) const;
     // Bytes from one block to the next.
     int64_t block_pitch() const { return block_pitch_; }
     std::byte* at(int64_t layer, int64_t kv_head) const {

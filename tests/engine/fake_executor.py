@@ -155,6 +155,8 @@ class FakeExecutor:
         self.before_step = before_step
         self.window = 0  # of penalties, in tokens; 0: they look at all
         self.steps: list[StepRecord] = []
+        self.populates = True
+        self.populated: list[tuple[int, int]] = []  # first block and count of each call
         self.closed = 0
         self._slots: list[tuple[int, int, int] | None] = [None] * (num_blocks * block_size)
 
@@ -172,6 +174,11 @@ class FakeExecutor:
             assert not mine & written, "two sequences write to the same block"
             written |= mine
         return StepResult([self._read(sequence) for sequence in batch.sequences])
+
+    def populate_kv(self, first: int, count: int) -> bool:
+        assert not self.closed, "populate_kv after close"
+        self.populated.append((first, count))
+        return self.populates
 
     def close(self) -> None:
         self.closed += 1

@@ -30,6 +30,33 @@ def test_refused_growth_changes_nothing() -> None:
     assert (table, cache.num_free) == (before, 2)
 
 
+def test_promised_blocks_are_kept() -> None:
+    cache = KVCache(num_blocks=3, block_size=4)
+    table: list[int] = []
+    assert cache.reserve(2)
+    assert (cache.num_free, cache.num_available) == (3, 1)
+    assert not cache.reserve(2)
+    assert not cache.grow(table, 8)
+    assert cache.grow(table, 4)
+    cache.release(2)
+    assert cache.grow(table, 12)
+    with pytest.raises(ValueError, match="0 blocks are promised, not 1"):
+        cache.release(1)
+
+
+def test_blocks_that_were_never_taken_are_the_last_ones() -> None:
+    cache = KVCache(num_blocks=6, block_size=4)
+    first, second = [], []
+    cache.grow(first, 8)
+    cache.grow(second, 4)
+    assert cache.first_unused == 3
+    cache.free(first)
+    cache.grow(second, 12)
+    assert cache.first_unused == 3, "blocks that came back are taken again first"
+    cache.reset()
+    assert cache.first_unused == 3
+
+
 def test_shared_block_returns_with_its_last_owner() -> None:
     cache = KVCache(num_blocks=4, block_size=2)
     first: list[int] = []

@@ -62,9 +62,13 @@ def check_counts(engine: Engine) -> None:
         assert len(set(sequence.block_table)) == len(sequence.block_table)
         assert sequence.num_computed < len(sequence.tokens) or not sequence.wants_tokens
         assert kv_cache.blocks_for(sequence.num_computed) <= len(sequence.block_table)
+        held = len(sequence.block_table) + sequence.num_reserved
+        assert kv_cache.blocks_for(len(sequence.tokens) - 1) <= held, "what is admitted has blocks for its tokens"
+    assert sum(s.num_reserved for s in scheduler.running) == kv_cache.num_reserved <= kv_cache.num_free
     for sequence in scheduler.waiting:
         assert sequence.state is SequenceState.WAITING
         assert not sequence.block_table
+        assert not sequence.num_reserved
     assert engine.speculation is not None
     _, draft = engine.speculation.drafters
     assert isinstance(draft, DraftModelDrafter)

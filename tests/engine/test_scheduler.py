@@ -264,8 +264,10 @@ def test_random_load_on_a_tiny_pool(
         assert sizes[: len(still)] == [1] * len(still), "decode rows come first"
         for queue in (engine.scheduler.waiting, engine.scheduler.running):
             assert [s.rank for s in queue] == sorted(s.rank for s in queue)
-        assert all(s.arrival in scheduled or s.block_table for s in engine.scheduler.running)
-        assert all(not s.block_table for s in engine.scheduler.waiting)
+        assert all(s.arrival in scheduled or s.block_table or s.num_reserved for s in engine.scheduler.running)
+        assert all(not s.block_table and not s.num_reserved for s in engine.scheduler.waiting)
+        reserved = sum(s.num_reserved for s in engine.scheduler.running)
+        assert reserved == engine.kv_cache.num_reserved <= engine.kv_cache.num_free
         held = {block for s in engine.scheduler.running for block in s.block_table}
         assert len(held) + engine.kv_cache.num_free == blocks
 
@@ -302,7 +304,7 @@ def test_random_load_on_a_tiny_pool(
         steps += 1
         assert steps < 20_000, "every request ends"
 
-    assert engine.kv_cache.num_free == blocks
+    assert engine.kv_cache.num_free == engine.kv_cache.num_available == blocks
     for request_id, plan in plans.items():
         for index in range(plan["n"]):
             assert len(ends[request_id, index]) == 1

@@ -1,5 +1,8 @@
 """The memory plan: what it counts, what it refuses, and that loading allocates what it said (I5)."""
 
+import platform
+
+import psutil
 import pytest
 
 from lpx import _native
@@ -157,3 +160,22 @@ def test_head_sizes_beyond_the_kernels_are_refused(tmp_path):
 def test_unknown_instruction_set_is_refused_with_the_choices(files):
     with pytest.raises(ConfigError, match="portable"):
         CpuExecutor.load(files, RuntimeOptions(threads=1, isa="mmx"))
+
+
+def test_memory_of_blocks_can_be_there_before_they_are_written(tmp_path):
+    def resident():
+        return psutil.Process().memory_info().rss
+
+    with open_tiny(tmp_path) as files:
+        options = RuntimeOptions(threads=1, kv_cache_memory=64 << 20)
+        executor = CpuExecutor.load(files, options)
+    count = (32 << 20) // BLOCK_BYTES
+    before = resident()
+    if not executor.populate_kv(1, count):
+        assert tuple(map(int, platform.release().split("-")[0].split(".")[:2])) < (5, 14)
+        return
+    assert resident() - before > 28 << 20
+    for first, blocks in ((-1, 1), (0, executor.info.num_blocks + 1), (executor.info.num_blocks, 1)):
+        with pytest.raises(IndexError, match="outside of the KV cache"):
+            executor.populate_kv(first, blocks)
+    executor.close()

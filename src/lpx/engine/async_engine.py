@@ -1,7 +1,7 @@
 """`AsyncEngine`: one engine thread that serves many asyncio streams.
 
 Clients talk to the thread through one queue of commands; it answers through one outbox for each event loop. While
-there is work, the thread steps without pause; when there is none, it sleeps in the queue and uses no CPU. A step costs
+there is work, the thread steps without pause; when there is none, it soon sleeps in the queue. A step costs
 at most one wake-up for each event loop, however many streams it feeds, and a slow consumer never holds the engine up:
 its deltas wait in its stream, joined into one for each choice when it comes for them.
 """
@@ -383,6 +383,8 @@ class AsyncEngine:
                 if not engine.has_work:
                     if self._stopping and self._commands.empty():
                         break
+                    while self._commands.empty() and engine.use_idle_time():
+                        pass
                     self._commands.get()()
                 while not self._commands.empty():
                     self._commands.get()()

@@ -20,6 +20,7 @@ from lpx.engine.drafting.speculation import Speculation, mean_context
 from lpx.engine.embedding import rows_to_pool
 from lpx.engine.kv_cache import KVCache
 from lpx.engine.logprobs import describe_logprobs
+from lpx.engine.memory_ahead import MemoryAhead
 from lpx.engine.outputs import EngineInfo, EngineStats, FinishReason, RequestDelta, TokenLogprobDict, make_timings
 from lpx.engine.prefill_pace import PrefillPace
 from lpx.engine.prefix_cache import PrefixCache
@@ -89,6 +90,7 @@ class Engine(RequestIntake):
         self.executor = executor
         self.max_waiting = max_waiting
         self.kv_cache = KVCache(facts.num_blocks, facts.block_size)
+        self._memory_ahead = MemoryAhead(executor, self.kv_cache)
         # Whatever changes keys and values, so that blocks of different kinds never have the same name.
         identity = f"{model_name}|{architecture}|{facts.quantization}|{facts.kv_cache_dtype}|{facts.device} {facts.isa}"
         self.scheduler = Scheduler(
@@ -163,6 +165,13 @@ class Engine(RequestIntake):
         """
         if self.speculation is not None and self.speculation.judging:
             self.speculation.measure(self.executor, self.vocab_size, self.max_model_len)
+
+    def use_idle_time(self) -> bool:
+        """Do a little of what makes later steps faster, for some milliseconds; False when nothing of it is left.
+
+        For a caller that has no work for the engine, and looks for some between the calls.
+        """
+        return self._memory_ahead.advance()
 
     @property
     def has_work(self) -> bool:
@@ -307,7 +316,7 @@ class Engine(RequestIntake):
         return EngineStats(
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
-            free_blocks=self.kv_cache.num_free,
+            free_blocks=self.kv_cache.num_available,
             total_blocks=self.kv_cache.num_blocks,
             requests_total=self._requests_total,
             prompt_tokens_total=self._prompt_tokens_total,

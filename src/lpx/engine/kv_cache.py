@@ -18,17 +18,29 @@ from collections.abc import Sequence
 class KVCache:
     """Allocates blocks to block tables and takes them back. All or nothing: a refused call changes nothing."""
 
-    __slots__ = ("_empty", "_named", "_names", "_references", "_unowned", "block_size", "num_blocks")
+    __slots__ = (
+        "_empty",
+        "_named",
+        "_names",
+        "_references",
+        "_unowned",
+        "block_size",
+        "first_unused",
+        "num_blocks",
+        "num_reserved",
+    )
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a KV cache needs blocks and a block size, not {num_blocks} and {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.first_unused = 0  # no block from this one on was ever taken
         self.reset()
 
     def reset(self) -> None:
         """Take every block back, whoever has it, and forget what all of them hold."""
+        self.num_reserved = 0  # free blocks that are promised
         # Last freed, first reused: its memory is the likeliest to be in a processor cache.
         self._empty = list(range(self.num_blocks - 1, -1, -1))
         self._references = [0] * self.num_blocks
@@ -42,6 +54,11 @@ class KVCache:
         return len(self._empty) + len(self._unowned)
 
     @property
+    def num_available(self) -> int:
+        """Free blocks that nobody was promised."""
+        return self.num_free - self.num_reserved
+
+    @property
     def num_named(self) -> int:
         """Blocks that can be found, owned or not."""
         return len(self._named)
@@ -50,17 +67,32 @@ class KVCache:
         """Blocks that `tokens` positions need."""
         return -(-tokens // self.block_size)
 
+    def reserve(self, blocks: int) -> bool:
+        """Promise free blocks, which `grow` then keeps for whoever gives the promise back with `release` before."""
+        if blocks > self.num_available:
+            return False
+        self.num_reserved += blocks
+        return True
+
+    def release(self, blocks: int) -> None:
+        """Take a promise back. Raises ValueError for more than was promised."""
+        if blocks > self.num_reserved:
+            raise ValueError(f"{self.num_reserved} blocks are promised, not {blocks}")
+        self.num_reserved -= blocks
+
     def grow(self, block_table: list[int], tokens: int) -> bool:
-        """Make `block_table` cover positions 0 to `tokens` - 1; False when there are not enough free blocks."""
+        """Make `block_table` cover positions 0 to `tokens` - 1; False when there are not enough available blocks."""
         missing = self.blocks_for(tokens) - len(block_table)
         if missing <= 0:
             return True
-        if missing > self.num_free:
+        if missing > self.num_available:
             return False
         for _ in range(missing):
             block = self._empty.pop() if self._empty else self._evict()
             self._references[block] = 1
             block_table.append(block)
+            if block >= self.first_unused:
+                self.first_unused = block + 1
         return True
 
     def find(self, name: bytes) -> int | None:

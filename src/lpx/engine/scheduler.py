@@ -7,9 +7,10 @@
 - Then chunks of prompts, priority by priority. Half of the prompt rows, or more, belong to the oldest unfinished
   prompt; the other half goes to shorter ones, the shortest first. So short prompts do not wait for long ones, and long
   ones are never starved by others of their priority.
-- Admission is in order of rank, by slots and by blocks for all the tokens of a sequence. Blocks that hold the
-  beginning of a sequence already are shared (see `prefix_cache`); a sequence whose next block is being computed by a
-  running one waits for it, while its slot and its blocks are kept for it.
+- Admission is in order of rank, by slots and by blocks for all the tokens of a sequence. They are reserved, and taken
+  chunk by chunk: what is cached in them can be found until then, and the memory of prompts that wait for their rows is
+  not touched. Blocks that hold the beginning of a sequence already are shared (see `prefix_cache`); a sequence whose
+  next block is being computed by a running one waits for it, while its slot and its blocks are kept for it.
 - When a decode row finds no free block, the last by rank gives up its blocks and waits again at its place; it
   recomputes what is no longer cached of prompt and output. The first by rank always advances, so every sequence ends.
 
@@ -78,7 +79,6 @@ class Scheduler:
         plan: list[tuple[Sequence, int]] = []
         prefilling: list[Sequence] = []
         running = self.running
-        kv_cache = self.kv_cache
         at = rows = 0
         while at < len(running):  # preemption shortens the list from its end, behind those looked at
             sequence = running[at]
@@ -87,7 +87,7 @@ class Scheduler:
             if pending > 1 + sequence.forced:
                 prefilling.append(sequence)
                 continue
-            while not kv_cache.grow(sequence.block_table, len(sequence.tokens)):
+            while not self._grow(sequence, len(sequence.tokens)):
                 victim = running[-1]
                 self._preempt(victim)
                 if victim is sequence:
@@ -109,6 +109,9 @@ class Scheduler:
                 budget = self.pace.rows_within(deadline_ms, budget)
             for _, peers in groupby(prefilling, key=_by_priority):
                 chunks = _share_rows(list(peers), budget)
+                for sequence, count in chunks:
+                    if not self._grow(sequence, sequence.num_computed + count):
+                        raise RuntimeError("a reserved KV block is missing")
                 granted = sum(rows for _, rows in chunks)
                 budget -= granted
                 self.prompt_rows += granted
@@ -131,7 +134,7 @@ class Scheduler:
         if self.prefix_cache is not None:
             self.prefix_cache.end(sequence, sound=sound)
         (self.running if sequence.state is SequenceState.RUNNING else self.waiting).remove(sequence)
-        self.kv_cache.free(sequence.block_table)
+        self._free_blocks(sequence)
         sequence.state = SequenceState.FINISHED
 
     def reset(self) -> None:
@@ -163,12 +166,13 @@ class Scheduler:
             # A cached block that nobody has is free until it is shared.
             taken = needed - sum(map(kv_cache.is_owned, shared))
             # One block in reserve for each running sequence, so that the newcomer is not preempted in the next steps.
-            if taken + kept + len(self.running) > kv_cache.num_free and self.running:
+            if taken + kept + len(self.running) > kv_cache.num_available and self.running:
                 break
             sequence.block_table = kv_cache.share(shared)
-            if not kv_cache.grow(sequence.block_table, len(sequence.tokens)):
+            if not kv_cache.reserve(needed - len(shared)):
                 kv_cache.free(sequence.block_table)
                 break
+            sequence.num_reserved = needed - len(shared)
             sequence.num_computed = len(shared) * kv_cache.block_size
             if prefix_cache is not None:
                 prefix_cache.begin(sequence)
@@ -178,11 +182,30 @@ class Scheduler:
             admitted.append(sequence)
         return admitted
 
+    def _grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Make the block table cover the first `tokens`, from what is reserved for the sequence first."""
+        kv_cache = self.kv_cache
+        if not sequence.num_reserved:
+            return kv_cache.grow(sequence.block_table, tokens)
+        missing = kv_cache.blocks_for(tokens) - len(sequence.block_table)
+        taken = max(min(missing, sequence.num_reserved), 0)
+        kv_cache.release(taken)
+        if not kv_cache.grow(sequence.block_table, tokens):
+            kv_cache.reserve(taken)
+            return False
+        sequence.num_reserved -= taken
+        return True
+
+    def _free_blocks(self, sequence: Sequence) -> None:
+        self.kv_cache.free(sequence.block_table)
+        self.kv_cache.release(sequence.num_reserved)
+        sequence.num_reserved = 0
+
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         if self.prefix_cache is not None:
             self.prefix_cache.end(sequence)
-        self.kv_cache.free(sequence.block_table)
+        self._free_blocks(sequence)
         sequence.num_computed = 0
         sequence.state = SequenceState.WAITING
         insort(self.waiting, sequence, key=_by_rank)

@@ -121,6 +121,7 @@ class Sequence:
         "name_at",
         "num_computed",
         "num_named",
+        "num_reserved",
         "output_ids",
         "prompt_length",
         "request",
@@ -152,6 +153,7 @@ class Sequence:
         self.output_ids: list[int] = []
         self.num_computed = 0  # leading tokens whose KV is in the block table
         self.block_table: list[int] = []
+        self.num_reserved = 0  # further blocks that the scheduler keeps for its tokens
         # For the prefix cache, which alone changes them.
         self.block_names: list[bytes] = []  # of its full blocks, as far as they have been asked for
         self.num_named = 0  # leading blocks of the block table that others can find

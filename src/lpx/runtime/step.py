@@ -154,6 +154,13 @@ class Executor(Protocol):
         """Run one step; KV rows are written, results returned. Releases the GIL while it computes."""
         ...
 
+    def populate_kv(self, first: int, count: int) -> bool:
+        """Have the memory of `count` KV blocks there before they are written to; what they hold stays.
+
+        False when that cannot be done, or is not needed on this device.
+        """
+        ...
+
     def close(self) -> None:
         """Free weights, KV cache and threads; idempotent."""
         ...

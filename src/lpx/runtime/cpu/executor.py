@@ -110,6 +110,10 @@ class CpuExecutor:
         """The step's logits [rows that sample or are scored, vocab] instead of its samples."""
         return self._open().logits(**FlatStep(batch, self._vocab_size).rows)
 
+    def populate_kv(self, first: int, count: int) -> bool:
+        """As `Executor.populate_kv`; needs Linux 5.14. Raises IndexError for blocks outside of the cache."""
+        return self._open().populate_kv(first, count)
+
     def set_profiling(self, on: bool) -> None:
         """Start (or stop) measuring where steps spend their time; costs a clock reading per phase."""
         self._open().set_profiling(on)
