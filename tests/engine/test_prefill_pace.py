@@ -84,6 +84,17 @@ def test_one_slow_step_is_overlooked() -> None:
     assert pace.rows_beside(1, MOST) == before
 
 
+def test_a_slower_machine_is_followed_after_two_slow_steps() -> None:
+    pace = PrefillPace(40.0)
+    before = chunks(pace, 20, decode_ms=3.0, row_ms=0.1)[-1]
+    slower = chunks(pace, 9, decode_ms=3.0, row_ms=0.2)
+    assert slower[:2] == [before, before]
+    assert slower[2] == pytest.approx(before / 2, abs=1)
+    faster = chunks(pace, 12, decode_ms=3.0, row_ms=0.1)
+    assert faster[2] == slower[-1], "a few faster steps prove nothing"
+    assert faster[-1] == before
+
+
 def test_more_streams_than_in_the_last_plain_step_are_noticed() -> None:
     pace = PrefillPace(30.0)
     chunks(pace, 20, decode_ms=4.0, row_ms=0.5)

@@ -4,8 +4,9 @@ A step takes about the time of its decode rows plus a time for each prompt row. 
 took lately; the second is what the latest steps with prompts took beyond that, divided by their prompt rows. Where more
 streams decode than in the last step without prompts, for under load none may be left, each of them counts as a prompt
 row. The median keeps disturbed steps out of the second, and the lower quartile out of the first: too small a value
-there only makes prompt rows look dearer. So the line through the present point of work is followed, and what is not
-linear, such as attention in a long prompt, corrects itself within a few steps.
+there only makes prompt rows look dearer. The median of the latest three steps counts where it is larger. So the line
+through the present point of work is followed, and what is not linear, such as attention in a long prompt, corrects
+itself within a few steps.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ LEAST_ROWS = 4  # prompts always advance, whatever the target; where memory is t
 AIM = 0.85  # of the target: the times of equal steps scatter, and most of them should be within it
 _GROWTH = 2  # times the rows of the last chunk, at most: one wrong estimate does not stop the streams
 _KEPT = 9  # steps of each kind that count
+_LATEST = 3
 _KEPT_FOR_RATE = 16
 
 
@@ -83,7 +85,10 @@ class PrefillPace:
     @property
     def _usual_row_ms(self) -> float | None:
         costs = self._row_ms or self._alone_row_ms
-        return median(costs) if costs else None
+        if not costs:
+            return None
+        # A machine that has become slower shows in two of the latest three; streams should not wait for more of them.
+        return max(median(costs), median(list(costs)[-_LATEST:]))
 
     @property
     def _usual_decode_ms(self) -> float:
